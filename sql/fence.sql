@@ -107,16 +107,66 @@ SET ROLE regress_zk_fence;
 SELECT count(*) FROM zk_fences;
 INSERT INTO zk_fences VALUES ('/zklock_regress/fence/a', 1);
 DELETE FROM zk_fences;
+DO $$
+DECLARE
+    statement text;
+    refused integer := 0;
+BEGIN
+    FOREACH statement IN ARRAY ARRAY[
+        'UPDATE zk_fences SET token = 1', 'TRUNCATE zk_fences', 'SELECT * FROM zk_fences FOR UPDATE',
+        'LOCK zk_fences IN SHARE MODE', 'DROP TABLE zk_fences', 'ALTER TABLE zk_fences DISABLE TRIGGER ALL',
+        'CREATE RULE r AS ON INSERT TO zk_fences DO INSTEAD NOTHING',
+        'CREATE TRIGGER t BEFORE UPDATE ON zk_fences EXECUTE FUNCTION suppress_redundant_updates_trigger()',
+        'MERGE INTO zk_fences f USING (SELECT 1) s ON true WHEN MATCHED THEN DELETE',
+        'CREATE OR REPLACE FUNCTION zk_fence(path text, token bigint DEFAULT NULL) RETURNS bigint LANGUAGE sql AS $f$ SELECT 1 $f$']
+    LOOP
+        BEGIN
+            EXECUTE statement;
+            RAISE NOTICE 'passes: %', statement;
+        EXCEPTION WHEN insufficient_privilege THEN
+            refused := refused + 1;
+        END;
+    END LOOP;
+    RAISE NOTICE '% more are refused', refused;
+END $$;
+
+-- Objects of the caller that hide what zk_fence uses
 CREATE TABLE regress_zk_trap.zk_fences (path text PRIMARY KEY, token bigint, recorded_at timestamptz);
-CREATE FUNCTION regress_zk_trap.less(bigint, bigint) RETURNS boolean LANGUAGE sql AS 'SELECT true';
-CREATE OPERATOR regress_zk_trap.< (LEFTARG = bigint, RIGHTARG = bigint, FUNCTION = regress_zk_trap.less);
-SET search_path = regress_zk_trap, public, pg_catalog;
-SELECT public.zk_fence('/fence/b', 1);
+CREATE TEMP TABLE zk_fences (path text PRIMARY KEY, token bigint);
+CREATE FUNCTION regress_zk_trap.greatest(bigint, bigint) RETURNS bigint LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'a trap'; END $$;
+CREATE FUNCTION regress_zk_trap.zk_lock_token(text) RETURNS bigint LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'a trap'; END $$;
+CREATE FUNCTION regress_zk_trap.current_setting(text) RETURNS text LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'a trap'; END $$;
+DO $$
+DECLARE
+    type text;
+    op text;
+    n integer := 0;
+BEGIN
+    FOREACH type IN ARRAY ARRAY['bigint', 'text'] LOOP
+        FOREACH op IN ARRAY ARRAY['<', '<=', '>', '>=', '=', '<>'] LOOP
+            n := n + 1;
+            EXECUTE format('CREATE FUNCTION regress_zk_trap.op_%1$s(%2$s, %2$s) RETURNS boolean LANGUAGE plpgsql AS $f$ BEGIN RAISE EXCEPTION $m$a trap$m$; END $f$', n, type);
+            EXECUTE format('CREATE OPERATOR regress_zk_trap.%3$s (LEFTARG = %2$s, RIGHTARG = %2$s, FUNCTION = regress_zk_trap.op_%1$s)', n, type, op);
+        END LOOP;
+    END LOOP;
+END $$;
+CREATE DOMAIN regress_zk_trap.bigint AS pg_catalog.int8 CHECK (VALUE IS NULL);
+CREATE DOMAIN regress_zk_trap.text AS pg_catalog.text CHECK (VALUE IS NULL);
+SET search_path = regress_zk_trap, pg_temp, public, pg_catalog;
+SELECT public.zk_fence('/fence/t'::pg_catalog.text, '1'::pg_catalog.int8);
+SET search_path = pg_temp, regress_zk_trap, pg_catalog, public;
+SELECT public.zk_fence('/fence/t'::pg_catalog.text, '2'::pg_catalog.int8);
+SET search_path = regress_zk_trap;
+SELECT public.zk_fence('/fence/t'::pg_catalog.text, '3'::pg_catalog.int8);
+SELECT public.zk_fence('/fence/t'::pg_catalog.text, '1'::pg_catalog.int8);
+SHOW search_path;
 SELECT count(*) FROM regress_zk_trap.zk_fences;
+SELECT count(*) FROM pg_temp.zk_fences;
 RESET search_path;
 RESET ROLE;
 DROP OWNED BY regress_zk_fence;
 DROP ROLE regress_zk_fence;
+SELECT token FROM zk_fences WHERE path LIKE '%/fence/t';
 
 -- The function may be dropped while a statement runs, as by an update script.
 -- Then the table's schema is unknown, and the caller's own table is not used.

@@ -1,26 +1,16 @@
-# Two clusters, one lock: what a transaction in one cluster does to its locks, as
-# seen from the other: the table of scopes and transactions, row by row (but for a backend
-# that ends: t/023); and that the next owner sees what the last one committed.
+# Two clusters, one lock: it excludes every session of both.  (What the end of a
+# transaction does to locks, and that the next owner sees what the last one committed, as
+# another session sees it: specs/transaction_end, specs/blocks; between clusters: t/012.)
 #
 # And where locks work: a hot standby and its promotion, background workers, together
 # with postgres_fdw and dblink, and after a crash.  (In read-only transactions and parallel
 # queries: sql/places.)  Also, that loops and row triggers stay fast when ZooKeeper is
 # down.
 
-use strict;
-use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
-use Test::More;
-use Time::HiRes qw(time);
-
-use Deadline;
-use ZkProxy;
-use Zklock;
-use ZooKeeper;
+use Tests;
 
 my $zk = ZooKeeper->new->start;
 my $main = zk_cluster(
@@ -30,23 +20,9 @@ my $main = zk_cluster(
 	max_replication_slots => 10,
 	hot_standby => 'on',
 	max_worker_processes => 8,
-	max_prepared_transactions => 2,
 	autovacuum_naptime => '1s',
 	restart_after_crash => 'on');
 my $other = zk_cluster('other', $zk);
-my $proxy = ZkProxy->new($zk);
-
-# gate(n) waits until the test opens it, so that cluster B can look meanwhile.
-# settle() returns when ZooKeeper has done everything that this session has
-# requested.
-$main->safe_psql(
-	'postgres', q{
-	CREATE TABLE done (n int);
-	CREATE FUNCTION gate(n int) RETURNS void LANGUAGE sql AS
-		'SELECT pg_advisory_lock(n); SELECT pg_advisory_unlock(n)';
-	CREATE FUNCTION settle() RETURNS boolean LANGUAGE plpgsql AS
-		$$ BEGIN PERFORM zk_lock('/settle'); RETURN zk_unlock('/settle'); END $$;
-});
 
 sub look
 {
@@ -81,211 +57,6 @@ sub look
 	zk_nothing_left($zk, 'nothing is left in ZooKeeper', sessions => 0);
 }
 
-#
-# The table.
-#
-# Before the event the lock is held.  'free': a waiter in cluster B gets it, far
-# sooner than ZooKeeper could have timed the session out.  'held': cluster B
-# cannot get it.  'later': it is still held after the event, and free when
-# ZooKeeper has timed the session out.  '-': impossible.
-#
-# {lock} is zk_lock or zk_xact_lock.  A statement that stops at gate(1) does the
-# event when that is opened; B looks when it has ended or reached gate(2).
-#
-my $in_block = q{BEGIN; DO $$ BEGIN BEGIN PERFORM {lock}; PERFORM gate(1); %s
-	EXCEPTION WHEN division_by_zero THEN NULL; END; END $$};
-my $in_procedure = q{DO $$ BEGIN PERFORM {lock}; PERFORM gate(1); %s;
-	PERFORM settle(); PERFORM gate(2); END $$};
-
-my @table = (
-	# event                        done before                                    the event        session  transaction  SQLSTATE
-	[ 'COMMIT',                    'BEGIN; SELECT {lock}',                        'COMMIT',        'held',  'free' ],
-	[ 'COMMIT, taken before',      'SELECT {lock}; BEGIN',                        'COMMIT',        'held',  '-' ],
-	[ 'ROLLBACK',                  'BEGIN; SELECT {lock}',                        'ROLLBACK',      'free',  'free' ],
-	[ 'ROLLBACK, taken before',    'SELECT {lock}; BEGIN',                        'ROLLBACK',      'held',  '-' ],
-	[ 'error',                     'BEGIN; SELECT {lock}',                        'SELECT 1/0',    'free',  'free',  '22012' ],
-	[ 'error, taken before',       'SELECT {lock}; BEGIN',                        'SELECT 1/0',    'held',  '-',     '22012' ],
-	[ 'ROLLBACK TO SAVEPOINT',     'BEGIN; SAVEPOINT s; SELECT {lock}',           'ROLLBACK TO s', 'free',  'free' ],
-	[ 'ROLLBACK TO, taken before', 'BEGIN; SELECT {lock}; SAVEPOINT s',           'ROLLBACK TO s', 'held',  'held' ],
-	[ 'ROLLBACK TO an outer one',  'BEGIN; SAVEPOINT s; SAVEPOINT t; SELECT {lock}; RELEASE t',
-	                                                                              'ROLLBACK TO s', 'free',  'free' ],
-	[ 'RELEASE SAVEPOINT',         'BEGIN; SAVEPOINT s; SELECT {lock}',           'RELEASE s',     'held',  'held' ],
-	[ 'EXCEPTION',                 sprintf($in_block, 'PERFORM 1/0;'),            'gate 1',        'free',  'free' ],
-	[ 'EXCEPTION, not raised',     sprintf($in_block, ''),                        'gate 1',        'held',  'held' ],
-	[ 'COMMIT in a procedure',     sprintf($in_procedure, 'COMMIT'),              'gate 1',        'held',  'free' ],
-	[ 'ROLLBACK in a procedure',   sprintf($in_procedure, 'ROLLBACK'),            'gate 1',        'free',  'free' ],
-	[ 'PREPARE TRANSACTION',       'BEGIN; SELECT {lock}',                        q{PREPARE TRANSACTION 'p'},
-	                                                                                               'free',  'free',  '0A000' ],
-	[ 'PREPARE, taken before',     'SELECT {lock}; BEGIN; INSERT INTO done VALUES (0)',
-	                                                                              q{PREPARE TRANSACTION 'p'},
-	                                                                                               'held',  '-' ],
-	[ 'DISCARD ALL',               'SELECT {lock}',                               'DISCARD ALL',   'free',  '-' ],
-	[ 'DISCARD ALL, not allowed',  'BEGIN; SELECT {lock}',                        'DISCARD ALL',   'free',  'free',  '25001' ],
-	[ 'DISCARD TEMP',              'SELECT {lock}',                               'DISCARD TEMP',  'held',  '-' ],
-	[ 'lost network',              'BEGIN; SELECT {lock}',                        'cut',           'later', 'later' ],
-);
-
-# zklock.session_timeout in s, and that of the sessions that must time out
-my $LONG_TIMEOUT = 60;
-my $SHORT_TIMEOUT = 4;
-
-my $gate = zk_session($main);
-my ($watcher, $waiter) = (zk_session($other), zk_session($other));
-
-sub holder
-{
-	my ($event) = @_;
-	my $s = zk_session($main);
-	$s->value('SET zklock.session_timeout = ' . 1000 * ($event eq 'cut' ? $SHORT_TIMEOUT : $LONG_TIMEOUT));
-	$s->value("SET zklock.hosts = '" . $proxy->hosts . "'") if $event eq 'cut';
-	return $s;
-}
-
-# Wait until a statement has ended (returns true) or has reached a gate.
-sub ended
-{
-	my ($s) = @_;
-	my $state;
-	zk_until(
-		sub {
-			$state = $s->is_done ? 'ended' : $gate->value(
-				'SELECT wait_event FROM pg_stat_activity WHERE pid = ' . $s->pid);
-			return $state =~ /ended|advisory/;
-		},
-		'the statement to end or to stand at a gate');
-	return $state eq 'ended';
-}
-
-my %event = (
-	'gate 1' => sub {
-		my ($s) = @_;
-		$gate->value('SELECT pg_advisory_unlock(1)');
-		zk_until(sub { $gate->value(
-			q{SELECT count(*) = 0 FROM pg_locks WHERE locktype = 'advisory' AND objid = 1}) eq 't' },
-			'the gate to be passed');
-		return;
-	},
-	'cut' => sub { $proxy->blackhole; return; });
-
-sub row
-{
-	my ($name, $before, $event, $expected, $lock) = @_;
-	my $s = holder($event);
-	my ($then, $state);
-
-	$gate->value('SELECT pg_advisory_lock(1), pg_advisory_lock(2)');
-	$s->send($before =~ s/\{lock\}/$lock/gr);
-	my $under_way = !ended($s);
-	die "$name: " . $s->wait->{message} if !$under_way && $s->wait->{state};
-	my $now = look($watcher, '/job');
-
-	if ($expected ne 'held')
-	{
-		$waiter->send(q{SELECT zk_lock('/job', '40s')});
-		zk_wait_queued($zk, $waiter);
-	}
-	my $start = time;
-	if ($event{$event})
-	{
-		$event{$event}->($s);
-		$under_way = !ended($s) if $under_way;
-		$s->wait if $event eq 'gate 1' && !$under_way;
-	}
-	else
-	{
-		$state = $s->query($event)->{state};
-	}
-
-	if ($expected eq 'held')
-	{
-		$s->query('SELECT settle()') unless $under_way;
-		$then = look($watcher, '/job');
-	}
-	else
-	{
-		my $got = $waiter->wait->{out};
-		my $after = time - $start;
-		$then = $got ne 't' ? 'held'
-		  : $expected eq 'free' ? 'free'
-		  : $expected eq 'later' && $after > $SHORT_TIMEOUT / 2 ? 'later'
-		  : sprintf('free after %.1f s', $after);
-		$waiter->value('SELECT zk_unlock_all()');
-	}
-
-	# clean up
-	$gate->value('SELECT pg_advisory_unlock_all()');
-	$proxy->reset;
-	$s->wait if $under_way;
-	$s->query('ROLLBACK') unless $event eq 'cut';
-	$gate->value(q{ROLLBACK PREPARED 'p'}) if $name eq 'PREPARE, taken before';
-	$s->quit;
-	return "$now, then $then" . ($state ? " ($state)" : '');
-}
-
-foreach (@table)
-{
-	my ($name, $before, $event, $session, $transaction, $sqlstate) = @$_;
-	foreach (
-		[ 'session', $session, q{zk_lock('/job')} ],
-		[ 'transaction', $transaction, q{zk_xact_lock('/job')} ])
-	{
-		my ($scope, $expected, $lock) = @$_;
-		next if $expected eq '-';
-		is(row($name, $before, $event, $expected, $lock),
-			"held, then $expected" . ($sqlstate ? " ($sqlstate)" : ''), "$name: $scope scope");
-	}
-}
-
-#
-# A lock is released only when the commit is visible.  Two sessions of cluster
-# A, and one of B that accesses A's table through dblink, take turns; each reads
-# in a statement of its own and writes that plus one.  If the lock were free a
-# moment too early, two would read the same number.
-#
-{
-	my $turns = 100;
-	$main->safe_psql('postgres', 'CREATE TABLE counter (n int); INSERT INTO counter VALUES (0)');
-	$main->safe_psql(
-		'postgres', q{
-		CREATE PROCEDURE turns(turns int) LANGUAGE plpgsql AS $$
-		DECLARE v int;
-		BEGIN
-			FOR i IN 1 .. turns LOOP
-				PERFORM zk_xact_lock('/counter');
-				SELECT n INTO v FROM counter;
-				UPDATE counter SET n = v + 1;
-				COMMIT;
-			END LOOP;
-		END $$});
-	$other->safe_psql('postgres', 'CREATE EXTENSION dblink');
-	$other->safe_psql('postgres', sprintf(q{
-		CREATE PROCEDURE turns(turns int) LANGUAGE plpgsql AS $$
-		DECLARE v int;
-		BEGIN
-			PERFORM dblink_connect('a', '%s');
-			FOR i IN 1 .. turns LOOP
-				PERFORM zk_xact_lock('/counter');
-				SELECT n INTO v FROM dblink('a', 'SELECT n FROM counter') AS (n int);
-				PERFORM dblink_exec('a', 'UPDATE counter SET n = ' || v + 1);
-				COMMIT;
-			END LOOP;
-		END $$}, $main->connstr('postgres') =~ s/'/''/gr));
-
-	my @s = (zk_session($main), zk_session($main), zk_session($other));
-	my $start = time;
-	$_->send("CALL turns($turns)") for @s;
-	$_->wait for @s;
-	is($main->safe_psql('postgres', 'SELECT n FROM counter'), 3 * $turns,
-		'the next owner sees what the last one committed');
-	note sprintf '%d turns of 3 sessions in 2 clusters: %.0f per second, %d waited', 3 * $turns,
-	  3 * $turns / (time - $start), eval { my $n = 0; $n += $_->value('SELECT waits FROM zk_session') for @s; $n };
-	$_->quit for @s;
-}
-
-$_->quit for $gate, $watcher, $waiter;
-$proxy->stop;
-zk_nothing_left($zk, 'nothing is left in ZooKeeper', sessions => 0);
-
 # ------------------------------------------------------------ where locks work
 
 my $admin = zk_session($main);
@@ -308,19 +79,20 @@ subtest 'triggers and loops, with a ZooKeeper of their own that comes and goes' 
 	my $short = q{SET LOCAL zklock.operation_timeout = '1500ms'};
 	my $SOON = 5;
 
-	# There is only one connection, and the session must know its state.
-	my $until_state = sub {
-		my ($state) = @_;
-		zk_wait_session($s, $state);
-	};
-
 	# Resume the server, or start it, and wait until nothing is stuck any
 	# longer.
 	my $again = sub {
 		if ($its_zk->running) { $its_zk->resume; }
 		else { $its_zk->start; }
-		$until_state->('connected');
+		zk_wait_session($s, 'connected');
 		zk_until(sub { $s->value(q{SELECT count(*) FROM zk_locks WHERE state <> 'held'}) == 0 }, 'its locks to be certain');
+	};
+	my $kill = sub { $its_zk->kill9; zk_wait_session($s, 'suspended'); };
+	my $soon = sub {
+		my ($sql, $states, $name) = @_;
+		my $r = $s->query($sql);
+		like($r->{state}, $states, $name);
+		in_time($r->{seconds}, $SOON, "$name: soon");
 	};
 
 	$s->value(
@@ -330,24 +102,17 @@ subtest 'triggers and loops, with a ZooKeeper of their own that comes and goes' 
 		CREATE TRIGGER lock_row BEFORE INSERT ON rows FOR EACH ROW EXECUTE FUNCTION lock_row()});
 	my $insert = 'INSERT INTO rows SELECT generate_series(1, 10000)';
 
-	# the trigger
+	# the trigger, which does not wait for each row
 	$s->value(qq{BEGIN; SELECT zk_xact_lock('/rows'); $short});
 	$its_zk->suspend;
-	my $r = $s->query($insert);
-	like($r->{state}, qr/^(58030)?$/, 'a row trigger on 10,000 rows while ZooKeeper hangs');
-	in_time($r->{seconds}, $SOON, '- does not wait for each row');
-	note sprintf 'trigger, ZooKeeper hangs: %.0f ms, SQLSTATE "%s"', 1000 * $r->{seconds}, $r->{state};
-	in_time($s->query('ROLLBACK')->{seconds}, $SOON, '- nor does the end of the transaction');
+	$soon->($insert, qr/^(58030)?$/, 'a row trigger on 10,000 rows while ZooKeeper hangs');
+	$soon->('ROLLBACK', qr/^$/, '- and the end of the transaction');
 	$again->();
 	zk_nothing_left($its_zk, '- which is made good later');
 
 	$s->value(qq{BEGIN; SELECT zk_xact_lock('/rows'); SAVEPOINT s; $short});
-	$its_zk->kill9;
-	$until_state->('suspended');
-	$r = $s->query($insert);
-	is($r->{state}, '58030', 'the same with ZooKeeper dead: an error');
-	in_time($r->{seconds}, $SOON, '- once, and not for each row');
-	note sprintf 'trigger, ZooKeeper dead: %.0f ms', 1000 * $r->{seconds};
+	$kill->();
+	$soon->($insert, qr/^58030$/, 'the same with ZooKeeper dead: an error, once');
 	$s->value('ROLLBACK TO s');
 	is($s->value(q{SELECT state FROM zk_locks}), 'suspect', '- the lock is in doubt');
 	$again->();
@@ -355,20 +120,14 @@ subtest 'triggers and loops, with a ZooKeeper of their own that comes and goes' 
 	is($s->query("$insert; COMMIT")->{state}, '', '- so that the transaction can go on');
 	zk_nothing_left($its_zk, '- to its end');
 
-	# the loop
+	# the loop (while ZooKeeper is up: sql/places)
 	my $loop = sub {
-		my ($body, $times) = @_;
-		$times //= 10_000;
-		return qq{DO \$\$ DECLARE n int := 0; BEGIN FOR i IN 1 .. $times LOOP BEGIN $body RAISE division_by_zero;
-			EXCEPTION WHEN division_by_zero THEN n := n + 1; END; END LOOP; ASSERT n = $times; END \$\$};
+		my ($body) = @_;
+		return qq{DO \$\$ DECLARE n int := 0; BEGIN FOR i IN 1 .. 10000 LOOP BEGIN $body RAISE division_by_zero;
+			EXCEPTION WHEN division_by_zero THEN n := n + 1; END; END LOOP; ASSERT n = 10000; END \$\$};
 	};
 	my $memory = q{SELECT sum(used_bytes) FROM pg_backend_memory_contexts WHERE name LIKE 'zklock%'};
 	my $before = $s->value($memory);
-	$r = $s->query($loop->(q{PERFORM zk_lock('/loop'), zk_xact_lock('/loop');}, 1000));
-	is($r->{state}, '', '1,000 EXCEPTION blocks that take a lock and fail');
-	note sprintf 'loop, up: %.0f ms', 1000 * $r->{seconds};
-	zk_nothing_left($its_zk, '- nothing is left of that');
-	is($s->value($memory), $before, '- nor any memory');
 
 	# For a while after a long outage, each new hold sends a request.
 	$s->value(q{SELECT zk_lock('/loop')});
@@ -382,21 +141,14 @@ subtest 'triggers and loops, with a ZooKeeper of their own that comes and goes' 
 		'the session is known to live');
 	$s->value(q{SELECT zk_unlock('/loop'); BEGIN; SELECT zk_lock('/loop')});
 	$its_zk->suspend;
-	$r = $s->query($loop->(q{PERFORM zk_lock('/loop'), zk_xact_lock('/loop');}));
-	is($r->{state}, '', '10,000 EXCEPTION blocks while ZooKeeper hangs');
-	in_time($r->{seconds}, $SOON, '- soon');
-	note sprintf 'loop, ZooKeeper hangs: %.0f ms', 1000 * $r->{seconds};
+	$soon->($loop->(q{PERFORM zk_lock('/loop'), zk_xact_lock('/loop');}), qr/^$/, '10,000 EXCEPTION blocks while ZooKeeper hangs');
 	is($s->value(q{SELECT count FROM zk_locks}), 1, '- and the count is right');
 	$its_zk->resume;
 
 	$s->value(q{SELECT zk_lock('/loop')});
-	$its_zk->kill9;
-	$until_state->('suspended');
-	$r = $s->query($loop->(''));
-	is($r->{state}, '', '10,000 EXCEPTION blocks with ZooKeeper dead and a lock held');
-	in_time($r->{seconds}, $SOON, '- soon');
-	note sprintf 'loop, ZooKeeper dead: %.0f ms', 1000 * $r->{seconds};
-	$r = $s->query(
+	$kill->();
+	$soon->($loop->(''), qr/^$/, '10,000 EXCEPTION blocks with ZooKeeper dead and a lock held');
+	my $r = $s->query(
 		qq{SAVEPOINT s; $short; } . q{SET LOCAL statement_timeout = '1s'; DO $$ BEGIN FOR i IN 1 .. 10000 LOOP
 			BEGIN PERFORM zk_lock('/loop'); EXCEPTION WHEN io_error THEN NULL; END; END LOOP; END $$});
 	is($r->{state}, '57014', 'a loop that catches each 58030 can be ended');
@@ -405,8 +157,11 @@ subtest 'triggers and loops, with a ZooKeeper of their own that comes and goes' 
 	$again->();
 	is($s->query('COMMIT')->{state}, '', '- and the transaction goes on');
 	is($s->value(q{SELECT count, state FROM zk_locks}), '2|held', '- with its lock');
+	$s->value('SELECT zk_unlock_all()');
+	zk_nothing_left($its_zk, '- and leaves nothing');
+	is($s->value($memory), $before, '- nor any memory');
 	$s->quit;
-	zk_nothing_left($its_zk, 'and the session with its backend', sessions => 0);
+	zk_nothing_left($its_zk, 'and the session goes with its backend', sessions => 0);
 };
 
 # the apply worker of a subscription, which runs triggers without a portal
@@ -433,26 +188,19 @@ subtest 'a background worker' => sub {
 	my $start = time;
 	$other_admin->value("SELECT pg_terminate_backend($worker)");
 	zk_until(sub { !kill 0, $worker }, 'the worker to end');
-	my $took = time - $start;
 	# longer than a moment only if the close of its session is not answered
-	in_time($took, 4, 'a background worker that waits is terminated at once');
-	pass('a background worker that waits is terminated');
-	note sprintf 'background worker: ended after %.0f ms', 1000 * $took;
+	in_time(time - $start, 4, 'a background worker that waits is terminated at once');
 	# the next one may have come already
-	zk_until(sub { my %now = map { $_ => 1 } $zk->children('/zklock/apply'); 1 == grep { $now{$_} } @before }, 'its node to go');
-	pass('- and leaves no node');
+	ok(zk_until(sub { my %now = map { $_ => 1 } $zk->children('/zklock/apply'); 1 == grep { $now{$_} } @before }, 'its node to go'),
+		'a background worker that waits is terminated, and leaves no node');
 
 	zk_until(sub { contenders('/apply') == 2 && $other_admin->value($waiting) }, 'the next worker to wait');
 	isnt($other_admin->value($waiting), $worker, '- another one waits again');
 	$holder->value(q{SELECT zk_unlock('/apply')});
 	zk_until(sub { $other_admin->value('SELECT count(*) FROM replicated') == 1 }, 'the row');
 	is(contenders('/apply'), 1, '- and goes on when it has the lock');
-	$worker = $other_admin->value('SELECT pid FROM pg_stat_subscription');
 	$other_admin->value('DROP SUBSCRIPTION s');
-	zk_until(sub { !kill 0, $worker }, 'the worker to end');
-	zk_until(sub { contenders('/apply') == 0 }, 'its lock to go');
-	pass('- which ends with it');
-	$holder->quit;
+	ok(zk_until(sub { contenders('/apply') == 0 }, 'its lock to go'), '- which ends with it');
 };
 
 subtest 'other servers in the same transaction' => sub {
@@ -482,7 +230,6 @@ subtest 'other servers in the same transaction' => sub {
 	$s->value('COMMIT');
 	is($s->value(qq{SELECT dblink_connect('l', '$self'), got FROM dblink('$self', 'SELECT zk_lock(''/link'', ''1min'')') AS (got boolean)}),
 		'OK|t', '- which may take the lock when it is free');
-	$_->quit for $s, $waiter;
 };
 
 subtest 'autovacuum has nothing to do with it' => sub {
@@ -492,7 +239,6 @@ subtest 'autovacuum has nothing to do with it' => sub {
 	zk_until(sub { $admin->value(q{SELECT autovacuum_count FROM pg_stat_user_tables WHERE relname = 'dead'}) > 0 },
 		'autovacuum');
 	is(scalar $zk->sessions, 1, 'autovacuum has worked, without a session in ZooKeeper');
-	$s->quit;
 };
 
 subtest 'a hot standby, and its promotion' => sub {
@@ -528,8 +274,12 @@ subtest 'a hot standby, and its promotion' => sub {
 	$p->value('DROP DATABASE doomed');
 	my $r = $waiter->wait;
 	ok($r->{closed}, 'a conflict with recovery ends a wait on the standby');
-	zk_until(sub { contenders('/standby') == 2 }, 'its node to go');    # the other one is the directory xact
-	pass('- and leaves no node');
+	ok(zk_until(sub { contenders('/standby') == 2 }, 'its node to go'), '- and leaves no node');    # the other one is the directory xact
+
+	is($s->value(q{SELECT zk_claim('/claimed', 'epoch')}), 't', 'a claim on a hot standby');
+	is($p->value(q{SELECT zk_claim('/claimed', 'epoch')}), 'f', '- is made once');
+	zk_until(sub { $p->value(q{SELECT state FROM zk_last_claim('/claimed')}) eq 'done' }, 'the claim to be done');
+	is($p->value(q{SELECT transaction_id IS NULL FROM zk_last_claim('/claimed')}), 't', '- by no transaction of that server');
 
 	my $token = $s->value(q{SELECT zk_lock_token('/standby')});
 	$standby->promote;
@@ -568,14 +318,9 @@ foreach my $crash ('kill -9 of a backend', 'immediate stop')
 	my $took = time - $start;
 	cmp_ok($took, '>', 3, '- not at once');
 	in_time($took, 14, '- but soon after');
-	note sprintf '%s: free after %.1f s, with a session timeout of 6 s', $crash, $took;
 	$admin->quit;
 	$admin = zk_session($main);
-	$_->quit for @s, $next, $new;
 }
 
-$_->quit for $admin, $other_admin;
-zk_nothing_left($zk, 'nothing is left in ZooKeeper', sessions => 0);
-$_->stop for $main, $other;
-
-done_testing();
+$main->stop;    # one of its backends was killed
+zk_end($zk, $other);

@@ -1,29 +1,21 @@
-
 # A call can be ended at each step of its conversation with ZooKeeper, at once,
 # by everything that ends a statement.  Nothing is left in ZooKeeper, and the
 # session can lock and unlock as before.  And a background worker at any moment.
 #
 # A proxy stops the conversation at the step; the tests are all combinations of
 # a table of steps and a table of what ends a call, but that statement_timeout, for us the
-# same as pg_cancel_backend, is tried at three steps.
+# same as pg_cancel_backend, is tried at three steps, and locks of other kinds than
+# exclusive ones where their conversation is another one.
 
-use strict;
-use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
-use Time::HiRes qw(time);
-use Test::More;
+use Kinds;
+use Tests;
 
-use Deadline;
-use ZkProxy;
-use Zklock;
-use ZooKeeper;
-
-# The promised time in seconds, and how much more a single one of many may take
-# on a machine that stalls
+# The promised time in seconds; that of Kinds is how much more a single one of many may
+# take on a machine that stalls
 my $PROMISE = 0.1;
-my $SLACK = 1;
 
 # How long a backend may take to exit when ZooKeeper does not answer the close
 my $EXIT_BOUND = 2 + 1.5;
@@ -32,30 +24,7 @@ my $EXIT_BOUND = 2 + 1.5;
 # been reached before; otherwise it is repeated with twice the time.
 my $TIMEOUT_MS = 1000;
 
-my $zk = ZooKeeper->new->start;
-my $proxy = ZkProxy->new($zk);
-my $node = zk_cluster('main', $proxy, 'zklock.session_timeout' => '2s');
-my $admin = zk_session($node);
-
-my $LOCK = "SELECT zk_lock('/l')";
-my $DIR = '/zklock/l';
-
-# Other contenders in the queue, which bypass the proxy
-my $other = $zk->client;
-my @others;
-
-sub other_locks
-{
-	my ($n) = @_;
-	push @others, $other->contend($DIR) for 1 .. $n;
-	return;
-}
-
-sub others_leave
-{
-	$other->delete($_) for splice @others;
-	return;
-}
+kinds_begin();
 
 # Each waits until the call has reached its step, or has ended before it.
 sub reached
@@ -65,283 +34,159 @@ sub reached
 	return;
 }
 
-sub waits
-{
-	my ($session) = @_;
-	reached($session, sub { zk_waits($admin, $session->pid) }, 'it waits');
-	return;
-}
+sub waits { my ($c) = @_; return reached($c->{s}, sub { zk_waits($admin, $c->{s}->pid) }, 'it waits'); }
+sub is_held { my ($c) = @_; return reached($c->{s}, sub { $proxy->held }, 'something to be held'); }
+sub runs { my ($c) = @_; return reached($c->{s}, sub { $admin->value(q{SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND pid = } . $c->{s}->pid) }, 'it to begin'); }
+sub waits_behind { my ($c) = @_; return reached($c->{s}, sub { my %watched = map { $_ => 1 } watched(); !grep { !$watched{$_} } @{ $c->{blockers} }, own_nodes($c->{path}) }, 'it to queue'); }
 
-sub runs
-{
-	my ($session) = @_;
-	my $active = "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND pid = " . $session->pid;
-	reached($session, sub { $admin->value($active) }, 'it to begin');
-	return;
-}
-
-sub waits_in_queue
-{
-	my ($session) = @_;
-	# its own node and up to two before it
-	my $watches = 1 + (@others < 2 ? @others : 2);
-	reached($session, sub { $zk->watch_count == $watches }, "$watches watches");
-	return;
-}
-
-sub waits_for_what_is_held
-{
-	my ($session) = @_;
-	reached($session, sub { $proxy->held }, 'something to be held');
-	return;
-}
-
-# stays: the proxy stays as it is until the session, if it has one, is closed
-# cold:  not preceded by a first lock and unlock
+# Its name, what is said of it, what is done before the call, and until when that has got
+# there; what is called, if no lock is taken.
+#   cold      not preceded by a first lock and unlock
+#   new       nor are there directories
+#   stays     the proxy stays as it is until the session, if it has one, is closed
+#   blocked   by another contender, which bypasses the proxy; or by two
+#   kinds     tried with those, too: canceled
+#   gives     after the lock was taken
 my @steps = (
-	{
-		name => 'connecting',
-		stays => 1,
-		cold => 1,
-		prepare => sub { $proxy->blackhole },
-		reached => \&waits
-	},
-	{
-		name => 'reconnecting',
-		prepare => sub { $proxy->refuse; $proxy->drop },
-		reached => \&waits
-	},
-	{
-		# another session takes its place, and nobody answers its goodbye
-		name => 'replacing',
-		stays => 1,
-		prepare => sub { $proxy->blackhole; $_[0]->value(q{SET zklock.session_timeout = '59s'}) },
-		reached => \&runs
-	},
-	{
-		name => 'create on its way',
-		prepare => sub { $proxy->hold_request('create2') },
-		reached => \&waits_for_what_is_held
-	},
-	{
-		name => 'create sent',
-		stays => 1,
-		prepare => sub { $proxy->hold('create2') },
-		reached => \&waits_for_what_is_held
-	},
-	{
-		name => 'parents sent',
-		new_path => 1,
-		prepare => sub { $proxy->hold('createContainer') },
-		reached => \&waits_for_what_is_held
-	},
-	{
-		name => 'list sent',
-		prepare => sub { $proxy->hold('getChildren') },
-		reached => \&waits_for_what_is_held
-	},
-	{
-		name => 'watching',
-		prepare => sub { other_locks(1); $proxy->hold('getData') },
-		reached => \&waits_for_what_is_held
-	},
-	{
-		name => 'waiting',
-		prepare => sub { other_locks(1) },
-		reached => \&waits_in_queue
-	},
-	{
-		# the farther of two leaves: the queue is read again
-		name => 'woken',
-		prepare => sub { other_locks(2) },
-		reached => sub {
-			waits_in_queue($_[0]);
-			$proxy->hold('getChildren');
-			$other->delete(shift @others);
-			waits_for_what_is_held($_[0]);
-		}
-	},
-	{
-		name => 'trying',
-		sql => "SELECT zk_try_lock('/l')",
-		no_lock_timeout => 1,
-		prepare => sub { $proxy->hold('sync') },
-		reached => \&waits_for_what_is_held
-	},
-	{
-		name => 'deleting by zk_unlock',
-		stays => 1,
-		sql => "SELECT zk_unlock('/l')",
-		no_lock_timeout => 1,
-		prepare => sub { $_[0]->value($LOCK); $proxy->hold('delete') },
-		reached => \&waits_for_what_is_held
-	},
-	{
-		name => 'delete of zk_unlock on its way',
-		sql => "SELECT zk_unlock('/l')",
-		no_lock_timeout => 1,
-		prepare => sub { $_[0]->value($LOCK); $proxy->hold_request('delete') },
-		reached => \&waits_for_what_is_held
-	},
-	{
-		name => 'deleting by zk_unlock_all',
-		sql => "SELECT zk_unlock_all()",
-		no_lock_timeout => 1,
-		prepare => sub { $_[0]->value($LOCK); $proxy->hold('delete') },
-		reached => \&waits_for_what_is_held
-	});
+	[ 'connecting', 'cold stays', sub { $proxy->blackhole }, \&waits ],
+	[ 'reconnecting', '', sub { $proxy->refuse; $proxy->drop }, \&waits ],
+	# another session takes its place, and nobody answers its goodbye
+	[ 'replacing', 'stays', sub { $proxy->blackhole; $_[0]{s}->value(q{SET zklock.session_timeout = '59s'}) }, \&runs ],
+	[ 'create on its way', 'blocked kinds', sub { $proxy->hold_request(create_of($_[0]{kind})) }, \&is_held ],
+	[ 'create sent', 'blocked kinds stays', sub { $proxy->hold(create_of($_[0]{kind})) }, \&is_held ],
+	[ 'parents sent', 'new', sub { $proxy->hold('createContainer') }, \&is_held ],
+	[ 'list sent', 'blocked kinds', sub { $proxy->hold('getChildren') }, \&is_held ],
+	[ 'watching', 'blocked kinds', sub { $proxy->hold('getData') }, \&is_held ],
+	[ 'waiting', 'blocked kinds', sub { }, \&waits_behind ],
+	# the farther of two leaves: the queue is read again
+	[ 'woken', 'blocked by two', sub { }, sub {
+		my ($c) = @_;
+		waits_behind($c);
+		$proxy->hold('getChildren');
+		$other->delete(shift @{ $c->{blockers} });
+		is_held($c);
+	} ],
+	[ 'trying', 'no limit', sub { $proxy->hold('sync') }, \&is_held, sub { "SELECT zk_try_lock('$_[0]{path}')" } ],
+	[ 'deleting by zk_unlock', 'gives stays no limit', sub { $proxy->hold('delete') }, \&is_held, sub { give(@{ $_[0] }{qw(kind path)}) } ],
+	[ 'delete of zk_unlock on its way', 'gives no limit', sub { $proxy->hold_request('delete') }, \&is_held, sub { give(@{ $_[0] }{qw(kind path)}) } ],
+	[ 'deleting by zk_unlock_all', 'gives no limit', sub { $proxy->hold('delete') }, \&is_held, sub { 'SELECT zk_unlock_all()' } ]);
 
+# What ends it, with which SQLSTATE; by a function of another session, or by a setting
 my @enders = (
-	{
-		name => 'pg_cancel_backend',
-		state => '57014',
-		act => sub { $admin->value("SELECT pg_cancel_backend($_[0])") }
-	},
-	{
-		name => 'statement_timeout',
-		state => '57014',
-		setting => 'statement_timeout'
-	},
-	{
-		name => 'lock_timeout',
-		state => '55P03',
-		setting => 'lock_timeout'
-	},
-	{
-		name => 'pg_terminate_backend',
-		state => '57P01',
-		act => sub { $admin->value("SELECT pg_terminate_backend($_[0])") }
-	});
+	[ 'pg_cancel_backend', '57014' ],
+	[ 'statement_timeout', '57014', 1 ],
+	[ 'lock_timeout', '55P03', 1 ],
+	[ 'pg_terminate_backend', '57P01' ],
+	[ 'its argument', '', 1 ]);
 
-my $timeout_ms = $TIMEOUT_MS;
+my %after;    # seconds from what ended a call until the client knew, by that
 
-# Let a call reach the step, end it, and return how it ended, with "after":
-# seconds from the event that ended it until the client knew.
-sub end_call
-{
-	my ($session, $sql, $reached, $ender, $on_error) = @_;
-	my $setting = $ender->{setting};
-	my $began;
-
-	if ($setting)
-	{
-		$session->value("SET $setting = $timeout_ms");
-		$began = time + $timeout_ms / 1000;
-	}
-	$session->send($sql);
-	$reached->($session);
-	my $too_late = $session->is_done;
-	if (!$setting)
-	{
-		$began = time;
-		$ender->{act}->($session->pid);
-	}
-	$session->wait_error;
-	my $after = time - $began;
-	$on_error->() if $on_error;
-	my $result = $session->wait;
-	$result->{ended} = time - $began;
-	$result->{too_late} = $too_late;
-	$result->{after} = $after;
-	$session->value("RESET $setting") if $setting && !$result->{closed};
-	return $result;
-}
-
-# How long this machine takes for any statement
-sub plain
-{
-	my ($ender) = @_;
-	my $session = zk_session($node);
-	my $sleeps = sub {
-		reached($session, sub { $admin->value('SELECT count(*) FROM pg_stat_activity WHERE pid = '
-					  . $session->pid . " AND wait_event = 'PgSleep'") }, 'pg_sleep');
-	};
-	return end_call($session, 'SELECT pg_sleep(60)', $sleeps, $ender)->{after};
-}
-
-my %after;    # seconds, by what ended the call
-my $paths = 0;
-
+# Let a call reach the step, and end it; returns what became of it, with "after", "ended",
+# "too_late", and the session
 sub try_step
 {
-	my ($step, $ender) = @_;
+	my ($kind, $step, $ender, $timeout_ms) = @_;
+	my (undef, $said, $prepare, $reached, $call) = @$step;
+	my ($by, $state, $limit) = @$ender;
 	# Who is terminated leaves what ZooKeeper has to end.  For all others no
 	# timeout of ours is over soon enough to be taken for the end of the call.
-	my $session = zk_session($node, $ender->{state} eq '57P01' ? ()
-		: (options => join ' ', map { "-c zklock.${_}_timeout=1min" } qw(session operation connect)));
-	my $sql = $step->{sql} // $LOCK;
+	my %timeout = $state eq '57P01' ? (session_timeout => '2s') : map { ("${_}_timeout" => '1min') } qw(session operation connect);
+	my $s = zk_session_with($node, %timeout, %{ $kind{$kind}{setting} });
+	my $path = new_path();
+	my $c = { s => $s, kind => $kind, path => $path, blockers => [] };
 
-	# a connected session, unless connecting is the step
-	$session->value("SELECT zk_lock('/warm'), zk_unlock('/warm')") unless $step->{cold};
-	$sql =~ s{/l'}{'/new' . ++$paths . "/l'"}e if $step->{new_path};
-	$step->{prepare}->($session);
+	# a connected session, unless connecting is the step, and directories
+	$s->value(take($kind, $said =~ /new/ ? '/warm' : $path) . '; ' . give($kind, $said =~ /new/ ? '/warm' : $path)) unless $said =~ /cold/;
+	$s->value(take($kind, $path)) if $said =~ /gives/;
+	push @{ $c->{blockers} }, block($kind, $path) for 1 .. ($said =~ /two/ ? 2 : $said =~ /blocked/ ? 1 : 0);
+	$prepare->($c);
 
+	my $began = $limit ? time + $timeout_ms / 1000 : undef;
+	$s->value("SET $by = $timeout_ms") if $by =~ /_timeout/;
+	$s->send($call ? $call->($c) : take($kind, $path, $by eq 'its argument' ? "${timeout_ms}ms" : undef));
+	$reached->($c);
+	my $too_late = $s->is_done;
+	if (!$limit)
+	{
+		$began = time;
+		$admin->value("SELECT $by(" . $s->pid . ')');
+	}
+	$s->wait_error;
+	my $after = time - $began;
 	my $heal = sub { $proxy->release; $proxy->pass; };
-	my $result = end_call($session, $sql, $step->{reached}, $ender, $step->{stays} ? undef : $heal);
+	$heal->() unless $said =~ /stays/;
+	my $result = $s->wait;
+	$result->{ended} = time - $began;
 	$heal->();
-	return ($result, $session);
+	@$result{qw(after too_late)} = ($after, $too_late);
+	$s->value("RESET $by") if $by =~ /_timeout/ && !$result->{closed};
+	return ($result, $c);
 }
 
 sub test_step
 {
-	my ($step, $ender) = @_;
-	my ($result, $session);
+	my ($kind, $step, $ender) = @_;
+	my ($by, $state) = @$ender;
+	my ($result, $c);
 
-	for ($timeout_ms = $TIMEOUT_MS; $timeout_ms <= 8 * $TIMEOUT_MS; $timeout_ms *= 2)
+	for (my $timeout_ms = $TIMEOUT_MS; $timeout_ms <= 8 * $TIMEOUT_MS; $timeout_ms *= 2)
 	{
-		($result, $session) = try_step($step, $ender);
-		last if !$result->{too_late} || $result->{state} ne $ender->{state};
-		others_leave();
+		leave(@{ $c->{blockers} }) if $c;
+		($result, $c) = try_step($kind, $step, $ender, $timeout_ms);
+		last if !$result->{too_late} || $result->{state} ne $state;
 	}
-	is($result->{state}, $ender->{state}, "ends with $ender->{state}");
+	my ($s, $path) = @$c{qw(s path)};
+	is($result->{state}, $state, "ends with '$state'");
+	is($result->{out}, 'f', 'and is false') if $state eq '';
 	ok(!$result->{too_late}, 'at this step');
+	cmp_ok($result->{after}, '>', -0.01, 'not before its time');
 	cmp_ok($result->{after}, '<', $MOMENT, 'long before any other timeout');
 	in_time($result->{after}, $PROMISE + $SLACK, 'at once');
-	push @{ $after{ $ender->{name} } }, $result->{after};
+	push @{ $after{$by} }, $result->{after};
 
 	# while the other contenders still exist, so that nothing is cleaned up
 	# because they leave
-	zk_until(sub { !grep { !/other/ } zk_locks_left($zk) }, 'no node of ours is left');
-	pass('no node is left');
-	my $watches = zk_until(sub { $zk->watch_count == 0 }, 'no watch is left');
-	ok($watches, 'no watch is left');
-	others_leave();
+	nothing_left('no node and no watch is left');
+	is($s->value(take($kind, $path, '0')), 'f', 'the other contender still excludes us') if @{ $c->{blockers} } && !$result->{closed};
+	leave(@{ $c->{blockers} });
 
-	if ($ender->{state} eq '57P01')
+	if ($state eq '57P01')
 	{
 		ok($result->{closed}, 'the session is closed');
 		in_time($result->{ended}, $EXIT_BOUND, 'and does not take long to');
+		return;
 	}
-	else
-	{
-		is($session->value("$LOCK; SELECT zk_unlock('/l')"), "t\nt", "locks and unlocks, time $_")
-		  for 1 .. 2;
-	}
+	is($s->value(take($kind, $path) . '; ' . give($kind, $path)), "t\nt", "locks and unlocks, time $_") for 1 .. 2;
 	return;
 }
 
-foreach my $ender ($TIMING ? @enders : ())
+# Whether it is tried: statement_timeout takes a second, for what PostgreSQL makes the same
+# cancel of.  What ends the waits of other kinds but single ones is in specs/limits.
+sub is_tried
 {
-	next if $ender->{name} eq 'lock_timeout';    # it does not end pg_sleep
-	my ($best) = sort { $a <=> $b } map { plain($ender) } 1 .. 3;
-	note(sprintf 'pg_sleep, %s: %.1f ms', $ender->{name}, 1000 * $best);
+	my ($kind, $step, $by) = @_;
+	my ($name, $said) = @$step;
+	return 0 if $said =~ /no limit/ && $by eq 'lock_timeout';
+	return $by eq 'statement_timeout' ? $name =~ /^(?:connecting|waiting|deleting by zk_unlock)$/ : $by ne 'its argument' if $kind eq 'exclusive';
+	return 0 if $said !~ /kinds/ || ($kind eq 'single' && $name eq 'list sent');
+	return $kind eq 'single' || $by eq 'pg_terminate_backend' if $name eq 'waiting';
+	return $by eq 'pg_cancel_backend';
 }
 
 foreach my $step (@steps)
 {
 	foreach my $ender (@enders)
 	{
-		next if $step->{no_lock_timeout} && $ender->{name} eq 'lock_timeout';
-		# a second's wait each, for what PostgreSQL makes the same cancel of
-		next if $ender->{name} eq 'statement_timeout' && $step->{name} !~ /^(?:connecting|waiting|deleting by zk_unlock)$/;
-		subtest "$step->{name}: $ender->{name}" => sub { test_step($step, $ender) };
+		foreach my $kind (grep { is_tried($_, $step, $ender->[0]) } @kinds, 'single')
+		{
+			edge "$step->[0]: $ender->[0]" . ($kind eq 'exclusive' ? '' : ", $kind") => sub { test_step($kind, $step, $ender) };
+		}
 	}
 }
 
 foreach my $name (sort keys %after)
 {
 	my @after = sort { $a <=> $b } @{ $after{$name} };
-	diag(sprintf '%s: median %.1f ms, slowest %.1f ms', $name, 1000 * $after[ @after / 2 ], 1000 * $after[-1]);
 	in_time($after[ @after / 2 ], $PROMISE, "$name: as soon as was promised");
 }
 
@@ -409,10 +254,7 @@ zk_until(sub { $admin->value("SELECT count(*) FROM pg_stat_activity WHERE backen
 	'the worker has ended by itself');
 $holder->quit;
 
-$other->close;
-undef $admin;
-$node->stop;
-zk_no_crash($node);
-zk_nothing_left($zk, 'nothing is left, no session either', sessions => 0, tree => 1);
+kinds_end();
+zk_nothing_left($zk, 'nor is a directory', tree => 1);
 
 done_testing();

@@ -9,20 +9,12 @@
 # noticed within it; but a third of it, which is left then, is longer than a machine stands
 # still.
 
-use strict;
-use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
-use Test::More;
-use Time::HiRes qw(sleep);
-
 use Child;
-use Deadline;
 use Kinds;
-use ZkProxy;
-use Zklock;
-use ZooKeeper;
+use Tests;
 
 kinds_begin();
 $admin->value('CREATE TABLE t (who text)');

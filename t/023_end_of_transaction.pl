@@ -3,18 +3,10 @@
 # does not, whatever ZooKeeper does, and locks are released at once, by the process that
 # is left to do that.  (Where none is left, and loops in a transaction: t/010.)
 
-use strict;
-use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
-use Time::HiRes qw(sleep time);
-use Test::More;
-
-use Deadline;
-use ZkProxy;
-use Zklock;
-use ZooKeeper;
+use Tests;
 
 # How much longer than promised a busy machine may take, in seconds
 my $SLACK = 1.5;
@@ -44,89 +36,65 @@ sub nested
 	return;
 }
 
-my $MANY = 300;
-subtest "$MANY subtransactions with a lock each, ZooKeeper down" => sub {
-	my $session = zk_session($node);
-	$session->value("SET zklock.release_timeout = '1s'");
-	nested($session, $MANY);
-	is($session->value('SELECT count(*) FROM zk_locks'), $MANY, 'as many locks');
-	is($zk->ephemerals_count, $MANY, 'as many nodes');
-	$proxy->cut_off;
-	zk_wait_session($session, 'suspended');
-	my $result = $session->query('ROLLBACK');
-	note(sprintf 'ROLLBACK: %.0f ms', 1000 * $result->{seconds});
-	in_time($result->{seconds}, 1, 'ROLLBACK does not wait while it is disconnected');
-	is($session->value('SELECT count(*) FROM zk_locks'), 0, 'no hold is left');
-	$proxy->pass;
-	zk_nothing_left($zk, 'no node is left when ZooKeeper is back');
-	is($session->value("SELECT zk_lock('/s/1'), zk_unlock('/s/1')"), 't|t', 'locks and unlocks');
-	$session->quit;
-};
-
 # if it waited for each of them, a few would do
-$MANY = 100;
-subtest "$MANY subtransactions with a lock each, ZooKeeper silent" => sub {
-	# it must not notice the silence before release_timeout has passed
-	my $session = zk_session($node, options => '-c zklock.session_timeout=20s');
-	# if set in a subtransaction, it would no longer be in force when it matters
-	$session->value("SET zklock.release_timeout = '1s'");
-	nested($session, $MANY);
-	$proxy->blackhole;
-	my $half = $MANY / 2;
-	my $result = $session->query("ROLLBACK TO SAVEPOINT s$half");
-	note(sprintf 'ROLLBACK TO SAVEPOINT: %.0f ms', 1000 * $result->{seconds});
-	in_time($result->{seconds}, $SLACK, 'ROLLBACK TO SAVEPOINT never waits');
-	is($session->value('SELECT count(*) FROM zk_locks'), $half - 1, 'half of them are left');
-	$result = $session->query('ROLLBACK');
-	note(sprintf 'ROLLBACK: %.0f ms', 1000 * $result->{seconds});
-	in_time($result->{seconds}, 1 + $SLACK, 'ROLLBACK waits once');
-	cmp_ok($result->{seconds}, '>', 0.95, 'for what its subtransactions took, too');
-	$proxy->pass;
-	zk_nothing_left($zk, 'no node is left when ZooKeeper is back');
-	is($session->value("SELECT zk_lock('/s/1'), zk_unlock('/s/1')"), 't|t', 'locks and unlocks');
-	$session->quit;
-};
+foreach ([ 'down', 300 ], [ 'silent', 100 ])
+{
+	my ($outage, $many) = @$_;
+	subtest "$many subtransactions with a lock each, ZooKeeper $outage" => sub {
+		# it must not notice the silence before release_timeout has passed, which would no
+		# longer be in force when it matters if it were set in a subtransaction
+		my $session = zk_session_with($node, session_timeout => '20s', release_timeout => '1s');
+		nested($session, $many);
+		is($session->value('SELECT count(*) FROM zk_locks'), $many, 'as many locks');
+		is($zk->ephemerals_count, $many, 'as many nodes');
+		if ($outage eq 'silent') { $proxy->blackhole; }
+		else
+		{
+			$proxy->cut_off;
+			zk_wait_session($session, 'suspended');
+		}
+		my $half = $many / 2;
+		in_time($session->query("ROLLBACK TO SAVEPOINT s$half")->{seconds}, $SLACK, 'ROLLBACK TO SAVEPOINT never waits');
+		is($session->value('SELECT count(*) FROM zk_locks'), $half - 1, 'half of them are left');
+		my $took = $session->query('ROLLBACK')->{seconds};
+		in_time($took, $outage eq 'silent' ? 1 + $SLACK : 1, 'ROLLBACK waits once, and not while it is disconnected');
+		cmp_ok($took, '>', 0.95, 'for what its subtransactions took, too') if $outage eq 'silent';
+		is($session->value('SELECT count(*) FROM zk_locks'), 0, 'no hold is left');
+		$proxy->pass;
+		zk_nothing_left($zk, 'no node is left when ZooKeeper is back');
+		is($session->value("SELECT zk_lock('/s/1'), zk_unlock('/s/1')"), 't|t', 'locks and unlocks');
+	};
+}
 
 # Interrupts are held there; a process that emits a barrier waits for all
-# backends.
+# backends.  Nor is a cancel lost, at whatever moment it arrives.
 subtest 'what another session asks of it ends the waiting' => sub {
 	my $session = zk_session($node, options => '-c zklock.session_timeout=20s -c zklock.release_timeout=1s');
-	my $took;
-	foreach my $try (1 .. 10)
+	my %asks = (
+		'DROP DATABASE is not held up' => [ 'CREATE DATABASE doomed', 'DROP DATABASE doomed' ],
+		'a cancel ends it' => [ 'SELECT 1', 'SELECT pg_cancel_backend(' . $session->pid . ')' ]);
+	foreach my $name (sort keys %asks)
 	{
-		$admin->value('CREATE DATABASE doomed');
-		$session->value(q{BEGIN; SELECT zk_xact_lock('/barrier')});
-		$proxy->blackhole;
-		my $began = time;
-		$session->send('COMMIT');
-		zk_until(sub { zk_waits($admin, $session->pid) || $session->is_done }, 'it waits for its release');
-		$admin->value('DROP DATABASE doomed');
-		$took = time - $began;
-		$proxy->pass;
-		is($session->wait->{state}, '', 'COMMIT');
-		zk_until(sub { nodes('/barrier') == 0 }, 'the release');
-		note(sprintf 'DROP DATABASE ended %.0f ms after COMMIT began', 1000 * $took);
-		last if $took < 0.95;
+		my ($before, $asks) = @{ $asks{$name} };
+		my $took;
+		foreach my $try (1 .. 10)
+		{
+			$admin->value($before);
+			$session->value(q{BEGIN; SELECT zk_xact_lock('/barrier')});
+			$proxy->blackhole;
+			my $began = time;
+			$session->send('COMMIT');
+			zk_until(sub { zk_waits($admin, $session->pid) || $session->is_done }, 'it waits for its release');
+			$admin->value($asks);
+			$session->wait if $asks =~ /cancel/;
+			$took = time - $began;
+			$proxy->pass;
+			is($session->wait->{state}, '', 'COMMIT') if $session->{mark};
+			zk_until(sub { nodes('/barrier') == 0 }, 'the release');
+			last if $took < 0.95;
+		}
+		in_time($took, 0.95, $name);
 	}
-	in_time($took, 0.95, 'DROP DATABASE is not held up');
-
-	# nor is a cancel lost, at whatever moment it arrives
-	foreach my $try (1 .. 10)
-	{
-		$session->value(q{BEGIN; SELECT zk_xact_lock('/barrier')});
-		$proxy->blackhole;
-		my $began = time;
-		$session->send('COMMIT');
-		zk_until(sub { zk_waits($admin, $session->pid) || $session->is_done }, 'it waits for its release');
-		$admin->value('SELECT pg_cancel_backend(' . $session->pid . ')');
-		$session->wait;
-		$took = time - $began;
-		$proxy->pass;
-		zk_until(sub { nodes('/barrier') == 0 }, 'the release');
-		last if $took < 0.95;
-	}
-	in_time($took, 0.95, 'a cancel ends it');
-	$session->quit;
 };
 
 # --------------------------------------------------------- end of a backend
@@ -173,7 +141,6 @@ foreach my $ending (sort keys %ending)
 		my $began = $ending{$ending}->($session);
 		is($waiter->wait->{out}, 't', 'the waiter gets the lock');
 		my $seconds = time - $began;
-		note(sprintf 'after %.0f ms', 1000 * $seconds);
 		in_time($seconds, $SLACK, 'at once');
 		is($waiter->value("SELECT zk_lock('/b2', '1min'), zk_unlock('/b2'), zk_unlock('/b')"),
 			't|t|t', 'and the other one');
@@ -190,8 +157,7 @@ subtest 'end of a backend: the client is killed while it waits for a lock' => su
 	$waiter->send("SELECT zk_lock('/b')");
 	zk_until(sub { nodes('/b') == 2 }, 'the waiter in the queue');
 	$waiter->kill9;
-	zk_until(sub { nodes('/b') == 1 }, 'its node is gone');
-	pass('client_connection_check_interval takes it out of the queue');
+	ok(zk_until(sub { nodes('/b') == 1 }, 'its node is gone'), 'client_connection_check_interval takes it out of the queue');
 	$holder->quit;
 	zk_nothing_left($zk, 'nothing is left', sessions => 0);
 };
@@ -213,8 +179,7 @@ subtest 'end of a backend: what its client hears, ZooKeeper silent' => sub {
 		in_time(time - $began, $EXIT_BOUND + ($ending{$state} eq '' ? 0 : 1), '- before its backend has given up');
 		zk_until(sub { !kill 0, $pid }, 'the end of the backend');
 		$proxy->pass;
-		zk_until(sub { nodes('/told') == 0 }, 'its node to be gone');
-		pass('- and the lock is free');
+		ok(zk_until(sub { nodes('/told') == 0 }, 'its node to be gone'), '- and the lock is free');
 	}
 };
 
@@ -273,7 +238,6 @@ undef $admin;
 my @plain = map { zk_session($node) } 1 .. 4;
 my $plain = stop_seconds();
 @plain = ();
-note(sprintf 'pg_ctl stop -m fast without locks: %.0f ms', 1000 * $plain);
 
 my %outage = (
 	'up' => sub { },
@@ -298,7 +262,6 @@ foreach my $outage (sort keys %outage)
 		}
 		undef $admin;
 		my $seconds = stop_seconds();
-		note(sprintf '%.0f ms', 1000 * $seconds);
 		in_time($seconds, $plain + ($outage eq 'up' ? 0 : $EXIT_BOUND) + $SLACK, 'the server stops in time');
 		$proxy->pass;
 		zk_nothing_left($zk, 'nothing is left');
@@ -312,12 +275,8 @@ subtest 'the postmaster is killed' => sub {
 	$node->kill9;
 	zk_until(sub { !zk_locks_left($zk) }, 'no lock is left');
 	my $seconds = time - $began;
-	note(sprintf 'after %.0f ms', 1000 * $seconds);
 	pass('no lock is left');
 	in_time($seconds, $SESSION_TIMEOUT / 2, '- since its backends give them back');
 };
 
-zk_no_crash($node);
-zk_nothing_left($zk, 'nothing is left, no session either', sessions => 0, timeout => $SESSION_TIMEOUT + 5);
-
-done_testing();
+zk_end($zk, $node);

@@ -6,24 +6,13 @@
 # rights that were withdrawn: one line each, with the cause; and the hints of a
 # connection that failed (of one that finds no quorum: t/014).
 
-use strict;
-use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
-
-use IO::Socket::INET;
-use POSIX ();
-use PostgreSQL::Test::Utils;
-use Test::More;
-use Time::HiRes qw(time);
 
 use Auth;
 use Child;
 use Claims;
-use Deadline;
-use ZkProxy;
-use Zklock;
-use ZooKeeper;
+use Tests;
 
 use constant { READ => 1, CREATE => 4, DELETE => 8 };
 use constant { EXPIRED => -112, THROTTLED => -127 };
@@ -126,7 +115,6 @@ $client->close;
 	# whose node is there until the session ends that was not accepted
 	is($s->value("SELECT zk_lock('/withdrawn'), zk_unlock('/withdrawn')"), 't|t',
 		'and is granted when nobody asks for authentication any more');
-	$s->quit;
 }
 
 zk_nothing_left($zk, 'nothing is left');
@@ -183,7 +171,6 @@ foreach my $what (sort keys %throttled)
 		}
 		cmp_ok($n, '>', @steps, 'each request was throttled');
 		$s->value('SELECT zk_unlock_all()');
-		$s->quit;
 	};
 }
 
@@ -215,7 +202,6 @@ subtest 'throttled: waits' => sub {
 	is($s->cancel($session)->{state}, '57014', 'one without a limit can be canceled');
 	$proxy->reset;
 	is($s->value(q{SELECT zk_lock('/throttled'), zk_unlock('/throttled')}), 't|t', 'and the session goes on');
-	$s->quit;
 };
 
 # As ZooKeeper does it, which somebody else keeps busy: what arrives while that is worked
@@ -238,7 +224,6 @@ subtest 'a server that throttles' => sub {
 		},
 		'it to be throttled');
 	ok(!@bad, 'each lock is taken and given back, however often that is refused') or diag @bad;
-	note "$rounds rounds";
 	kill 'KILL', $pid;
 	waitpid $pid, 0;
 	$s->quit;
@@ -262,7 +247,6 @@ subtest 'doubt without end' => sub {
 		$s->value('RESET zklock.operation_timeout');
 		is($s->query(sprintf "SELECT $calls{$op}, zk_unlock_all() > 0", "'/doubt/$op'")->{out}, 't|t', 'and the session goes on');
 	}
-	$s->quit;
 };
 
 # To a multi a follower gives the leader's answer, which is another one.
@@ -361,7 +345,6 @@ subtest 'locks that are lost while nothing is done with them' => sub {
 	my @ended = (qr/^ZooKeeper ended the session that held it\.$/);
 	told_only($s, $from, 'the session', qr/^ZooKeeper session $id was lost$/, qr/^ZooKeeper ended the session, or/,
 		qr{^the lock on "/idle/a" was lost$}, @ended, qr{^the lock on "/idle/c" was lost$}, @ended);
-	$s->quit;
 };
 
 # The loss is a reason to cancel what tells it
@@ -381,7 +364,6 @@ subtest 'a session that ends while the backend looks at it' => sub {
 		is(scalar(grep { $_ eq "ZooKeeper session $id was lost" } @lines), 1, 'the loss of the session is told once') or diag join "\n", @lines;
 		cmp_ok(scalar(grep { /^the lock on/ } @lines), '<=', 1, 'and that of the lock at most once');
 	}
-	$s->quit;
 };
 
 # An outage is told of if it lasted for a third of the timeout
@@ -412,7 +394,6 @@ subtest 'outages' => sub {
 	told_only($s, $from, 'one that is too long', qr{^the lock on "/outage" was lost$}, qr/^Nothing was heard/,
 		qr/^ZooKeeper session $id was lost$/, qr/^Nothing was heard from ZooKeeper for the whole session timeout of 12000 ms\./,
 		qr/^Check that ZooKeeper is running/);
-	$s->quit;
 };
 
 subtest 'a server that refuses' => sub {
@@ -429,7 +410,6 @@ subtest 'a server that refuses' => sub {
 		qr/^Nothing was heard .* of 4000 ms\. The last connection error was: Connection refused\.$/,
 		qr/^Check that ZooKeeper is running on the hosts and ports/);
 	$proxy->pass;
-	$s->quit;
 };
 
 # Each value once, however often the session connects, or another one begins
@@ -449,7 +429,6 @@ subtest 'a timeout that is not granted' => sub {
 	$from = log_end();
 	$s->value(q{SET zklock.session_timeout = '30s'; SELECT zk_lock('/granted')});
 	told_only($s, $from, 'what was asked');
-	$s->quit;
 };
 
 # What they are otherwise: t/078
@@ -481,24 +460,10 @@ subtest 'rights that are withdrawn' => sub {
 	$other->close;
 };
 
-# What answers there greets its clients, as SSH does
-sub other_program
-{
-	my $listener = IO::Socket::INET->new(LocalAddr => '127.0.0.1', Listen => 5) or die $!;
-	my $pid = fork // die "fork: $!";
-	return ($listener->sockport, $pid) if $pid;
-	while (my $client = $listener->accept)
-	{
-		$client->syswrite("SSH-2.0-OpenSSH_9.2p1 Debian-2\r\n");
-		sysread $client, my $ignored, 1000;
-	}
-	POSIX::_exit(0);
-}
-
 my $full = ZooKeeper->new(max_client_cnxns => 1)->start;
 
 subtest 'why there is no connection' => sub {
-	my ($port, $other) = other_program();
+	my ($greets) = Child::serve(sub { print { $_[0] } "SSH-2.0-OpenSSH_9.2p1 Debian-2\r\n"; return sysread $_[0], my $ignored, 1000; });
 	$proxy->blackhole;
 	my $only;
 	zk_until(sub { $only = eval { $full->client } }, 'the only connection');
@@ -507,8 +472,8 @@ subtest 'why there is no connection' => sub {
 		[ 'a port where nobody listens', '127.0.0.1:1', qr/ZooKeeper is running/ ],
 		[ '- beside a name that does not resolve', '127.0.0.1:1,no.such.host.invalid:2181', qr/host names in zklock\.hosts/ ],
 		[ 'no answer', $proxy->hosts, qr/firewall/ ],
-		[ 'something else', "127.0.0.1:$port", qr/another program answers there/ ],
-		[ '- beside two that refuse', "127.0.0.1:1,127.0.0.1:$port,127.0.0.2:1", qr/another program answers there/ ],
+		[ 'something else', $greets, qr/another program answers there/ ],
+		[ '- beside two that refuse', "127.0.0.1:1,$greets,127.0.0.2:1", qr/another program answers there/ ],
 		[ 'too many connections', $full->hosts, qr/does this when one host opens more connections than its maxClientCnxns\..* zklock\.idle_timeout: / ],
 		[ '- beside one that refuses', '127.0.0.1:1,' . $full->hosts, qr/more connections than its maxClientCnxns/ ],
 		[ 'forty', join(',', map { "127.0.0.$_:1" } 1 .. 40), qr/ZooKeeper is running/ ]);
@@ -523,8 +488,6 @@ subtest 'why there is no connection' => sub {
 	}
 	like($result->{detail}, qr/^The last attempts failed: (?:127\.0\.0\.\d+:1: Connection refused; ){3}/, 'forty: each');
 	cmp_ok(length $result->{detail}, '<', 450, '- as far as there is room');
-	kill 'KILL', $other;    # PostgreSQL's library would stop the cluster at TERM
-	waitpid $other, 0;
 	$proxy->pass;
 	$only->close;
 };
@@ -558,13 +521,7 @@ subtest 'why there is none any longer' => sub {
 	my $other = $full->client;
 	kill 'CONT', $s->pid;
 	$fails->(qr/maxClientCnxns\..* zklock\.idle_timeout: .* Locks/, 'too many connections', sub { $other->close; });
-	$s->quit;
 };
 
 is_deeply([ told($bare, 0) ], [], 'a backend without a session says nothing');
-$bare->quit;
-$proxy->stop;
-
-$node->stop;
-zk_no_crash($node);
-done_testing();
+zk_end($zk, $node);

@@ -1,20 +1,11 @@
-# zk_fence: many concurrent callers, tokens of other transactions, isolation
-# levels, roles, search paths, dumps, standbys, logical replication, and a ZooKeeper
-# that is restored to an earlier state.
+# zk_fence: concurrent callers, tokens of other transactions, isolation levels, dumps,
+# standbys, logical replication, and a ZooKeeper that is restored to an earlier state.
 
-use strict;
-use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
-use Test::More;
-use Time::HiRes qw(sleep time);
-
 use Child;
-use Zklock;
-use ZooKeeper;
+use Tests;
 
 my $zk = ZooKeeper->new->start;
 my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '8s', wal_level => 'logical', max_wal_senders => 10);
@@ -92,48 +83,6 @@ subtest 'two transactions, one path' => sub {
 	is($a->query("BEGIN; SELECT zk_fence('/old/a', 1), zk_fence('/old/b', 1)")->{state}, '', 'two paths in one transaction');
 	is($b->query("SELECT zk_fence('/old/c', 1)")->{state}, '', 'who is at another path does not wait');
 	$a->value('ROLLBACK');
-	$_->quit for $a, $b;
-};
-
-# Each adds one to the register, under a token of its own; one whose token is
-# older than the latest is refused.
-subtest 'eight sessions, one path, tokens in any order' => sub {
-	$admin->value('CREATE TABLE register (token bigint)');
-	my @s = map { zk_session($node) } 1 .. 8;
-	my $rounds = 25;
-	$admin->value('SELECT pg_advisory_lock(1)');    # they start together
-	foreach my $n (0 .. $#s)
-	{
-		$s[$n]->send(
-			qq{SELECT pg_advisory_lock_shared(1), setseed(0.$n);
-			DO \$\$
-			DECLARE
-				token bigint;
-			BEGIN
-				FOR i IN 1 .. $rounds LOOP
-					token := 1000 * i + 8 * floor(random() * 300) + $n;
-					BEGIN
-						PERFORM zk_fence('/register', token);
-						INSERT INTO register VALUES (token);
-					EXCEPTION WHEN serialization_failure THEN
-						NULL;
-					END;
-					COMMIT;
-				END LOOP;
-			END
-			\$\$});
-	}
-	my $waiting = q{SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted};
-	zk_until(sub { $admin->value($waiting) == @s }, 'all of them');
-	$admin->value('SELECT pg_advisory_unlock(1)');
-	is($_->wait->{state}, '', 'ends without another error') for @s;
-	my $order = $admin->value(q{SELECT string_agg(token::text, ' ') FROM (SELECT token FROM register ORDER BY ctid) r});
-	my @token = split / /, $order;
-	is($order, join(' ', sort { $a <=> $b } @token), 'what was written has rising tokens');
-	is(fence('/register'), $token[-1], 'the highest stands in the table');
-	note scalar(@token) . ' of ' . $rounds * @s . ' were written';
-	cmp_ok(scalar @token, '<', $rounds * @s, 'others were refused');
-	$_->quit for @s;
 };
 
 subtest 'isolation levels' => sub {
@@ -152,7 +101,7 @@ subtest 'isolation levels' => sub {
 		# 40001, whatever the token
 		foreach my $token (5, 15, 25)
 		{
-			$a->value("$begin; SELECT count(*) FROM register");
+			$a->value("$begin; SELECT 1");
 			$b->value("SELECT zk_fence('$dir/meanwhile', 20)");
 			is($a->query("SELECT zk_fence('$dir/meanwhile', $token); COMMIT")->{state},
 				'40001', "$level: 20 came meanwhile, $token is refused");
@@ -167,11 +116,10 @@ subtest 'isolation levels' => sub {
 		is($a->value("ROLLBACK; $begin; SELECT zk_fence('$dir/blocked', 30); COMMIT"), 30, "$level: and repeated it passes");
 
 		# no other transaction existed when our snapshot was taken
-		$a->value("$begin; SELECT count(*) FROM register");
+		$a->value("$begin; SELECT 1");
 		$b->value("SELECT zk_fence('$dir/born', 20)");
 		is($a->query("SELECT zk_fence('$dir/born', 10); COMMIT")->{state}, '40001', "$level: a path that came meanwhile");
 		is(fence("$dir/born"), 20, "$level: the bigger one stands");
-		$_->quit for $a, $b;
 	}
 };
 
@@ -210,100 +158,11 @@ subtest 'with the token of the hold' => sub {
 	is($next->value(
 			q{BEGIN; SELECT zk_xact_lock('/hold/xact'); SELECT zk_fence('/hold/xact') = zk_lock_token('/hold/xact'); COMMIT}),
 		"t\nt", 'transaction scope');
-	$_->quit for $sleeper, $next;
 };
 
 # ------------------------------------------------------------ roles and schemas
 
-subtest 'who may what' => sub {
-	$admin->value('CREATE ROLE fencer LOGIN;
-		GRANT EXECUTE ON FUNCTION zk_fence(text, bigint) TO fencer;
-		GRANT CREATE ON SCHEMA public TO fencer; GRANT TEMP, CREATE ON DATABASE postgres TO fencer');
-	$admin->value("SELECT zk_fence('/role', 10)");
-	my $s = zk_session($node);
-	$s->value('SET SESSION AUTHORIZATION fencer');
-	foreach my $sql (
-		q{INSERT INTO zk_fences (path, token) VALUES ('/x', 1)},
-		'UPDATE zk_fences SET token = 1',
-		'DELETE FROM zk_fences',
-		'TRUNCATE zk_fences',
-		'SELECT * FROM zk_fences FOR UPDATE',
-		'DO $$ BEGIN LOCK zk_fences IN SHARE MODE; END $$',
-		'DROP TABLE zk_fences',
-		'ALTER TABLE zk_fences DISABLE TRIGGER ALL',
-		'CREATE RULE r AS ON INSERT TO zk_fences DO INSTEAD NOTHING',
-		'CREATE TRIGGER t BEFORE UPDATE ON zk_fences EXECUTE FUNCTION suppress_redundant_updates_trigger()',
-		q{MERGE INTO zk_fences f USING (SELECT 1) s ON true WHEN MATCHED THEN DELETE},
-		'CREATE OR REPLACE FUNCTION zk_fence(path text, token bigint DEFAULT NULL) RETURNS bigint LANGUAGE sql AS $$ SELECT 1 $$')
-	{
-		is($s->query($sql)->{state}, '42501', "refused: $sql");
-	}
-	is($s->query("SELECT zk_fence('/role', 11)")->{state}, '', 'zk_fence');
-	is(fence('/role'), 11, 'who may call it needs no right to the table');
-
-	# Objects of the caller that hide what zk_fence uses
-	$s->value(
-		q{CREATE SCHEMA hostile;
-		SET client_min_messages = error;
-		CREATE TABLE hostile.zk_fences (path text PRIMARY KEY, token bigint);
-		CREATE TEMP TABLE zk_fences (path text PRIMARY KEY, token bigint);
-		CREATE TABLE hostile.caught (who text);
-		CREATE FUNCTION hostile.caught(text) RETURNS void LANGUAGE sql AS
-			$$ INSERT INTO hostile.caught VALUES ($1 || ' as ' || current_user) $$;
-		GRANT ALL ON SCHEMA hostile TO PUBLIC; GRANT ALL ON hostile.caught TO PUBLIC});
-	foreach my $type (qw(bigint text))
-	{
-		foreach my $op ('<', '<=', '>', '>=', '=', '<>')
-		{
-			my $name = "op_${type}_" . join '', map { ord } split //, $op;
-			$s->value(
-				qq{CREATE FUNCTION hostile.$name($type, $type) RETURNS boolean LANGUAGE plpgsql AS
-					\$\$ BEGIN PERFORM hostile.caught('$op $type'); RETURN true; END \$\$;
-				CREATE OPERATOR hostile.$op (LEFTARG = $type, RIGHTARG = $type, FUNCTION = hostile.$name)});
-		}
-	}
-	$s->value(
-		q{CREATE FUNCTION hostile.greatest(bigint, bigint) RETURNS bigint LANGUAGE plpgsql AS
-			$$ BEGIN PERFORM hostile.caught('greatest'); RETURN $1; END $$;
-		CREATE FUNCTION hostile.zk_lock_token(text) RETURNS bigint LANGUAGE plpgsql AS
-			$$ BEGIN PERFORM hostile.caught('zk_lock_token'); RETURN 99999999; END $$;
-		CREATE FUNCTION hostile.current_setting(text) RETURNS text LANGUAGE plpgsql AS
-			$$ BEGIN PERFORM hostile.caught('current_setting'); RETURN '/'; END $$;
-		CREATE DOMAIN hostile.bigint AS pg_catalog.int8 CHECK (VALUE IS NULL);
-		CREATE DOMAIN hostile.text AS pg_catalog.text CHECK (VALUE IS NULL)});
-	foreach my $path ('hostile, pg_temp, public, pg_catalog', 'pg_temp, hostile, pg_catalog, public', 'hostile')
-	{
-		$s->value("SET search_path = $path");
-		my $token = $admin->value(q{SELECT token + 1 FROM zk_fences WHERE path = '/zklock/role'});
-		my $fence = sub { $s->query("SELECT public.zk_fence('/role'::pg_catalog.text, '$_[0]'::pg_catalog.int8)") };
-		is($fence->($token)->{out}, $token, "search_path = $path: passes");
-		is(fence('/role'), $token, "search_path = $path: the real table has it");
-		is($fence->(1)->{state}, '40001', "search_path = $path: a smaller one is refused");
-	}
-	is($admin->value('SELECT count(*) FROM hostile.caught'), 0, 'none of them was called');
-	is($admin->value('SELECT count(*) FROM hostile.zk_fences'), 0, 'nor the table used');
-	is($s->value('SELECT count(*) FROM pg_temp.zk_fences'), 0, 'nor the temporary one');
-	$s->value('SET search_path = pg_catalog');
-	is($s->value('SHOW search_path'), 'pg_catalog', 'and the search_path is as before');
-	$s->quit;
-	$admin->value('DROP SCHEMA hostile CASCADE');
-};
-
-subtest 'an extension in a schema with a strange name' => sub {
-	$node->safe_psql('postgres', 'CREATE DATABASE odd');
-	$node->safe_psql('odd', 'CREATE SCHEMA "Odd Schema"; CREATE EXTENSION zklock SCHEMA "Odd Schema"');
-	my $s = zk_session($node, dbname => 'odd');
-	my $odd = '"Odd Schema"';
-	is($s->value("SELECT $odd.zk_lock('/odd'), $odd.zk_fence('/odd') = $odd.zk_lock_token('/odd')"),
-		't|t', 'zk_fence finds its table');
-	is($s->value("SELECT count(*) FROM $odd.zk_fences WHERE path = '/zklock/odd'"), 1, 'and writes it');
-	is($s->query("SELECT $odd.zk_fence('/odd', 1)")->{state}, '40001', 'a smaller token is refused');
-	$s->value("CREATE TABLE public.zk_fences (LIKE $odd.zk_fences); SET search_path = public");
-	is($s->query("SELECT $odd.zk_fence('/odd', 1)")->{state}, '40001', 'with another table of that name in the search_path');
-	is($s->value('SELECT count(*) FROM public.zk_fences'), 0, 'which is not used');
-	is(fence('/odd'), '', 'each database has its own');
-	$s->quit;
-};
+# (Who may what, and what the caller puts before it: sql/fence)
 
 # The owner of the schema may rename it, and put another in its place.  A
 # backend that takes no lock does not notice until it looks up the table.
@@ -335,7 +194,6 @@ subtest 'a schema that is swapped while zk_fence runs' => sub {
 	is($admin->value(q{SELECT rolsuper FROM pg_roles WHERE rolname = 'swapper'}), 'f', 'nor are its triggers or defaults');
 	is($s->value(q{SELECT away.zk_fence('/swapped', 4)}), 4, 'then it finds its own');
 	is($s->value(q{SELECT count(*) FROM app.zk_fences}), 0, '- and not the other');
-	$_->quit for $s, $other;
 };
 
 # ----------------------------------------------- read-only, standby, dump
@@ -347,14 +205,13 @@ subtest 'a hot standby' => sub {
 	$standby->init_from_backup($node, 'base', has_streaming => 1);
 	$standby->start;
 	my $there = zk_session($standby);
-	is($there->query("SELECT zk_fence('/role', 1000)")->{state}, '25006', 'a hot standby: 25006');
+	is($there->query("SELECT zk_fence('/hold', 9223372036854775807)")->{state}, '25006', 'a hot standby: 25006');
 	is($there->query("SELECT zk_lock('/standby'); SELECT zk_fence('/standby')")->{state}, '25006', 'with a hold, too');
 	is($there->value("SELECT count(*) FROM zk_fences WHERE path = '/zklock/hold'"), 1, 'which has the table');
 	my $seen = fence('/hold');
 	$there->value('SELECT zk_unlock_all()');
 	$standby->promote;
 	is_stale($there->query("SELECT zk_fence('/hold', 1)"), 1, $seen, 'promoted, it refuses what the primary did');
-	$there->quit;
 };
 
 # Two clusters that use one ensemble, and publish FOR ALL TABLES: B is the promoted standby
@@ -465,35 +322,25 @@ subtest 'logical replication' => sub {
 	$standby->stop;
 };
 
+# (As an archive, and in a schema of its own: t/015)
 subtest 'pg_dump keeps the table' => sub {
 	my $seen = fence('/hold');
 	my $all = $admin->value('SELECT count(*) FROM zk_fences');
 	cmp_ok($all, '>', 10, 'there is something to keep');
-	foreach my $how ('plain', 'custom')
-	{
-		my $db = "restored_$how";
-		my $file = $node->basedir . "/$how.dump";
-		$node->safe_psql('postgres', "CREATE DATABASE $db");
-		$node->command_ok([ 'pg_dump', '-d', $node->connstr('postgres'), '-F', substr($how, 0, 1), '-f', $file ], "$how: pg_dump");
-		$node->command_ok(
-			$how eq 'plain'
-			? [ 'psql', '-X', '-q', '-v', 'ON_ERROR_STOP=1', '-d', $node->connstr($db), '-f', $file ]
-			: [ 'pg_restore', '--exit-on-error', '-d', $node->connstr($db), $file ],
-			"$how: restored");
-		is($node->safe_psql($db, 'SELECT count(*) FROM zk_fences'), $all, "$how: all rows are there");
-		my $s = zk_session($node, dbname => $db);
-		is_stale($s->query("SELECT zk_fence('/hold', 1)"), 1, $seen, "$how: what was refused is");
-		is($s->value("SELECT zk_fence('/hold', $seen + 1)"), $seen + 1, "$how: and a newer one passes");
-		$s->quit;
-	}
+	my $file = $node->basedir . '/plain.dump';
+	$node->safe_psql('postgres', 'CREATE DATABASE restored');
+	$node->command_ok([ 'pg_dump', '-d', $node->connstr('postgres'), '-f', $file ], 'pg_dump');
+	$node->command_ok([ 'psql', '-X', '-q', '-v', 'ON_ERROR_STOP=1', '-d', $node->connstr('restored'), '-f', $file ], 'restored');
+	is($node->safe_psql('restored', 'SELECT count(*) FROM zk_fences'), $all, 'all rows are there');
+	my $s = zk_session($node, dbname => 'restored');
+	is_stale($s->query("SELECT zk_fence('/hold', 1)"), 1, $seen, 'what was refused is');
+	is($s->value("SELECT zk_fence('/hold', $seen + 1)"), $seen + 1, 'and a newer one passes');
 	is(fence('/hold'), $seen, 'and nothing has changed where it came from');
 
 	$node->safe_psql('postgres', 'CREATE ROLE owner LOGIN; CREATE DATABASE owned OWNER owner');
 	$node->safe_psql('owned', 'CREATE EXTENSION zklock');
 	$node->command_ok([ 'pg_dump', '-U', 'owner', '-d', $node->connstr('owned'), '-f', $node->basedir . '/owned.dump' ],
 		"a database's owner can");
-	$node->command_like([ 'pg_dump', '-s', '-d', $node->connstr('postgres') ], qr/^CREATE EXTENSION IF NOT EXISTS zklock/m,
-		'the schema alone');
 };
 
 # It breaks its own promises: locks that were granted since are forgotten, and tokens begin
@@ -539,12 +386,6 @@ subtest 'ZooKeeper is restored to an earlier state' => sub {
 	is($next->value(q{SELECT zk_unlock('/r')}), 't', 'and all goes on');
 	is($holder->value(q{SELECT zk_unlock_all()}), '0', 'the forgotten hold is gone');
 	zk_locks_again($holder, 'and its session locks again');
-	$_->quit for $holder, $next;
 };
 
-$admin->quit;
-$node->stop;
-zk_no_crash($node);
-zk_nothing_left($zk, 'nothing is left in ZooKeeper', sessions => 0);
-
-done_testing();
+zk_end($zk, $node);

@@ -2,24 +2,18 @@
 # lost (zklock.cancel_on_loss): whatever it does, and only then, also when that
 # happens at about the time at which its transaction ends.  With
 # zklock.cancel_on_loss = doubt, a statement has ended before another session
-# holds its lock.
+# holds its lock; with zklock.cancel_on_loss = terminate, the backend ends when a
+# session-scope lock is lost, or may be, whatever it does, and only then.
 #
 # How often: ZK_STOP_RACES (default 100) and ZK_STOP_DOUBTS (default 8).
 
-use strict;
-use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
 use List::Util qw(uniq);
-use PostgreSQL::Test::Utils;
-use Test::More;
-use Time::HiRes qw(sleep time);
+use POSIX qw(mkfifo);
 
-use Deadline;
-use ZkProxy;
-use Zklock;
-use ZooKeeper;
+use Tests;
 
 # The cancel is repeated each second, so a statement that goes on for this long is
 # not canceled
@@ -41,7 +35,7 @@ my $node = zk_cluster(
 	max_prepared_transactions => 2,
 	synchronous_commit => 'local');
 my $admin = zk_session($node);
-$admin->value('CREATE TABLE t (who text); CREATE TABLE locked (); CREATE TABLE r (id int); INSERT INTO r VALUES (1)');
+$admin->value('CREATE TABLE t (who text); CREATE TABLE locked (); CREATE TABLE r (id int); INSERT INTO r VALUES (1); CREATE EXTENSION zklock_advisory');
 my $last = 0;
 
 sub new_path { return '/stop/' . ++$last; }
@@ -140,57 +134,40 @@ my %statement = (
 	'WHEN query_canceled' =>
 	  'DO $$BEGIN BEGIN PERFORM pg_sleep(600); EXCEPTION WHEN query_canceled THEN NULL; END; PERFORM pg_sleep(600); END$$');
 
+# What it has instead of the exclusive lock of the transaction
+my %take = (
+	'a session-scope lock' => "zk_lock('PATH')",
+	'a shared lock' => "zk_xact_lock_shared('PATH')",
+	'several' => "zk_xact_lock_many('{PATH,PATH/2}')",
+	'a semaphore' => "zk_xact_semaphore_acquire('PATH', 2)");
+my %how = ('deleted by somebody' => sub { my ($s, $path) = @_; $zk->with_client(sub { $_[0]->delete_contenders("/zklock$path") }) });
+$statement{$_} = $statement{pg_sleep} for keys %take, keys %how;
+
 subtest 'statements' => sub {
 	my (%path, %session);
 	# those that compute begin last, and end first
 	my @name = sort { ($b =~ /^a (?:loop|query)$/) <=> ($a =~ /^a (?:loop|query)$/) || $a cmp $b } keys %statement;
 	foreach my $name (reverse @name)
 	{
-		($session{$name}, $path{$name}) = with_path(q{BEGIN; SELECT zk_xact_lock('PATH')});
+		($session{$name}, $path{$name}) = with_path('BEGIN; SELECT ' . ($take{$name} // "zk_xact_lock('PATH')"));
 		run($session{$name}, $statement{$name});
 	}
 	foreach my $name (@name)
 	{
 		my $s = $session{$name};
 		is($s->is_done, 0, "$name: is running");
-		lose($s, $path{$name});
+		($how{$name} // \&lose)->($s, $path{$name});
 		my $began = time;
 		my $result = $s->wait;
 		is($result->{state}, '40001', "$name: 40001");
-		like($result->{message}, qr{^canceling statement due to loss of lock on "(?:\Q$path{$name}\E|/PATH/inner)"$}, "$name: the reason");
-		like($result->{detail}, qr/^(?:ZooKeeper ended the session that held it|Its node in ZooKeeper was deleted)\.$/, "$name: its cause");
+		like($result->{message}, qr{^canceling statement due to loss of lock on "(?:\Q$path{$name}\E(?:/2)?|/PATH/inner)"$}, "$name: the reason");
+		my $cause = $how{$name} ? qr/Its node in ZooKeeper was deleted/ : qr/ZooKeeper ended the session that held it|Its node in ZooKeeper was deleted/;
+		like($result->{detail}, qr/^(?:$cause)\.$/, "$name: its cause");
 		in_time(time - $began, $name eq 'WHEN query_canceled' ? 2.5 : 1.5, "$name: soon");
 		$s->value('ROLLBACK');
 		zk_works($s, "$name: works again");
-		$s->quit;
 	}
 	like(slurp_file($node->logfile), qr/ERROR:  canceling statement due to loss of lock on "\Q$path{pg_sleep}\E"/, 'the log tells it, too');
-};
-
-subtest 'other holds' => sub {
-	my %take = (
-		'a session-scope lock' => "zk_lock('PATH')",
-		'a shared lock' => "zk_xact_lock_shared('PATH')",
-		'several' => "zk_xact_lock_many('{PATH,PATH/2}')",
-		'a semaphore' => "zk_xact_semaphore_acquire('PATH', 2)");
-	foreach my $name (sort keys %take)
-	{
-		my ($s, $path) = with_path("BEGIN; SELECT $take{$name}");
-		my $result = lost_in($s, $path, 'SELECT pg_sleep(600)');
-		is($result->{state}, '40001', "$name: 40001");
-		like($result->{message}, qr/"\Q$path\E/, "$name: the path");
-		$s->quit;
-	}
-};
-
-subtest 'a node that somebody deletes' => sub {
-	my ($s, $path) = with_path(q{BEGIN; SELECT zk_xact_lock('PATH')});
-	run($s, 'SELECT pg_sleep(600)');
-	$zk->with_client(sub { $_[0]->delete_contenders("/zklock$path") });
-	my $result = $s->wait;
-	is_stopped($result, $path, 'deleted');
-	is($result->{detail}, 'Its node in ZooKeeper was deleted.', 'its cause');
-	$s->quit;
 };
 
 subtest 'session-scope locks' => sub {
@@ -220,14 +197,12 @@ subtest 'session-scope locks' => sub {
 		is_stopped(lost_in($s, $path, "CALL $procedure()"), $path, "a procedure that commits, $procedure");
 		$s->query("SELECT zk_unlock('$path')");
 	}
-	$s->quit;
 };
 
 subtest 'a cancel in an idle transaction is no end' => sub {
 	my ($s, $path) = with_path(q{BEGIN; SELECT zk_xact_lock('PATH')});
 	lose($s, $path);
 	is_stopped($s->query('SELECT pg_sleep(600)'), $path, 'the next statement');
-	$s->quit;
 };
 
 # Clients may take even a COMMIT that failed for the end of the transaction.  The comment
@@ -245,7 +220,6 @@ subtest 'COMMIT and ROLLBACK are not canceled before they begin' => sub {
 		# committed or refused
 		is($result->{err} =~ /(canceling)/ ? $1 : '', '', "$sql is not canceled");
 		is($result->{out}, 'ended', "$sql ends the transaction");
-		$s->quit;
 	}
 
 	my ($s, $path) = with_path(q{SELECT zk_lock('PATH')});
@@ -253,7 +227,6 @@ subtest 'COMMIT and ROLLBACK are not canceled before they begin' => sub {
 	until_event($s, 'PgSleep');
 	lose($s, $path);
 	is_stopped($s->wait, $path, 'what stands behind COMMIT');
-	$s->quit;
 };
 
 # PostgreSQL rolls the transaction back before such an error gets out
@@ -275,7 +248,6 @@ subtest 'a deferred trigger' => sub {
 		until_event($s, 'PgSleep');
 		lose($s, $path);
 		is_stopped($s->wait, $path, $name);
-		$s->quit;
 	}
 };
 
@@ -329,7 +301,6 @@ subtest 'a lost lock within a savepoint' => sub {
 	my ($s, $path) = with_path(q{BEGIN; SAVEPOINT a; SELECT zk_xact_lock('PATH')});
 	is_stopped(lost_in($s, $path, 'SELECT pg_sleep(600)'), $path, 'within it');
 	passes($s, "ROLLBACK TO a; SELECT pg_sleep($PATIENCE)", 'after it');
-	$s->quit;
 };
 
 # Given back after the cancel was sent, but before it had an effect
@@ -339,7 +310,6 @@ subtest 'a lost lock that is given back' => sub {
 	until_event($s, 'PgSleep');
 	lose($s, $path);
 	passes($s, undef, 'given back');
-	$s->quit;
 };
 
 # zk_unlock tells of the loss, and COMMIT will refuse all the same
@@ -380,7 +350,6 @@ subtest 'one that this transaction took, and gave back when it was lost' => sub 
 		$path = $begin->($s, $how, 1);
 		is_stopped($s->query('SELECT pg_sleep(600)'), $path, "$how: in a savepoint");
 		passes($s, "ROLLBACK TO a; SELECT pg_sleep($PATIENCE)", "$how: after ROLLBACK TO");
-		$s->quit;
 	}
 
 	my $s = zk_session($node);
@@ -402,7 +371,6 @@ subtest 'what the settings say' => sub {
 	{
 		my ($name, $s, undef, $commit) = @$_;
 		passes($s, undef, "$name is off", $commit);
-		$s->quit;
 	}
 
 	my ($s, $path) = with_path(q{SET zklock.cancel_on_loss = off; BEGIN; SELECT zk_xact_lock('PATH')});
@@ -412,7 +380,6 @@ subtest 'what the settings say' => sub {
 
 	($s, $path) = with_path(q{BEGIN; SELECT zk_xact_lock('PATH')}, zk_session($node, options => '-c log_min_messages=fatal'));
 	is(lost_in($s, $path, 'SELECT pg_sleep(600)')->{state}, '57014', 'with log_min_messages above ERROR: 57014');
-	$s->quit;
 };
 
 # Statements that run, those of sessions for whose locks others wait, and COMMITs.  Of
@@ -504,7 +471,6 @@ subtest 'a COMMIT that asks ZooKeeper' => sub {
 	$zk->end_session($_) for sessions_of($path);
 	$proxy->pass;
 	zk_is_lost($s->wait, $path, 'lost while COMMIT waits');
-	$s->quit;
 };
 
 subtest 'a COMMIT that waits for its synchronous standby' => sub {
@@ -626,24 +592,9 @@ subtest "$races losses at the end of a transaction" => sub {
 	is(zk_few(@wrong), '', 'no transaction was canceled that did not rely on the lock');
 	note(join ', ', map { "$outcome{$_} $_" } sort keys %outcome);
 	cmp_ok($outcome{$_} // 0, '>', 0, "some were $_") for qw(stopped passed);
-	$_->quit for @session;
 };
 
 # ---------------------------------------------------------- who runs the statement
-
-subtest 'a background worker' => sub {
-	my $library = zk_library('worker');
-	$admin->value("CREATE FUNCTION worker_launch(text, text, boolean) RETURNS integer AS '$library' LANGUAGE C");
-	foreach my $at_once (qw(true false))
-	{
-		my $path = new_path();
-		my $pid = $admin->value("SELECT worker_launch('$library', 'SELECT zk_xact_lock(''$path''), pg_sleep(600)', $at_once)");
-		zk_until(sub { activity($pid, 'wait_event') eq 'PgSleep' }, 'the worker sleeps');
-		$zk->end_session($_, $pid) for sessions_of($path);
-		zk_until(sub { activity($pid, 'count(*)') == 0 }, 'the worker has ended');
-		like(slurp_file($node->logfile), qr/canceling statement due to loss of lock on "$path"/, 'a worker is canceled');
-	}
-};
 
 subtest 'a cancel of the client' => sub {
 	my ($s, $path) = with_path(q{BEGIN; SELECT zk_xact_lock('PATH')});
@@ -664,7 +615,6 @@ subtest 'a cancel of the client' => sub {
 	$is_its_own->($s->cancel($admin), 'user request', 'is what it was when the lock no longer counts');
 	$is_its_own->($s->query(qq{BEGIN; SET LOCAL statement_timeout = '100ms'; SELECT zk_xact_lock('$path'), pg_sleep(600)}),
 		'statement timeout', 'and so is that of a timeout');
-	$s->quit;
 };
 
 subtest 'a cancel of the client at the same moment' => sub {
@@ -673,9 +623,275 @@ subtest 'a cancel of the client at the same moment' => sub {
 	is($admin->value("SELECT cancels('$_')"), $kept{$_}, "$_: what is left") for sort keys %kept;
 };
 
-$_->quit for $holder, $admin;
-zk_no_crash($node);
-zk_nothing_left($zk, 'nothing is left');
-$node->stop;
+# ----------------------------------------------- zklock.cancel_on_loss = terminate
 
-done_testing();
+# It is asked for each second, so a backend that lives for this long is not ended
+my $LONGER = 2.5;
+
+sub leader { return zk_session_with($node, cancel_on_loss => 'terminate', @_); }
+
+sub id { return $_[0]->value('SELECT session_id FROM zk_session'); }
+
+sub lives { my ($pid) = @_; return activity($pid, 'count(*)'); }
+
+# Let it run this, until it waits for that, or no longer does
+sub run_until
+{
+	my ($s, $statement, $event) = @_;
+	$s->send($statement);
+	zk_until(sub { $s->is_done || activity($s->pid, 'wait_event') eq $event }, "$statement: waits");
+	return;
+}
+
+# Its client is told only what it is told by pg_terminate_backend, and the log why.
+# Returns what the statement printed that was running.
+sub is_ended
+{
+	my ($s, $path, $what, $name) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	zk_until(sub { !lives($s->pid) }, "$name: its end");
+	my @results = $s->{mark} ? $s->wait : ();
+	push @results, $s->query('SELECT 1') unless @results && $results[0]{closed};    # who is idle hears of it then
+	my @told = map { $_->{err} =~ /^(?:psql:\S+ )?([A-Z]+:  \w{5}: .*)$/mg } @results;
+	is("@told", 'FATAL:  57P01: terminating connection due to administrator command', "$name: ended as by an administrator");
+	ok($results[-1]{closed}, "$name: the connection is closed");
+	is_told($path, $what, $name);
+	$s->quit;
+	return $results[0]{out};
+}
+
+sub is_told
+{
+	my ($path, $what, $name) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	my @told = slurp_file($node->logfile) =~ /LOG:  terminating connection due to (.*) of lock on "\Q$path\E"\n.*DETAIL:  ./g;
+	is("@told", $what, "$name: the log says why");
+	return;
+}
+
+subtest 'the lock is known to be lost' => sub {
+	my %take = (
+		'a lock' => "zk_lock('PATH')",
+		'a shared lock' => "zk_lock_shared('PATH')",
+		'a shared lock beside the exclusive one' => "zk_xact_lock('PATH'), zk_lock_shared('PATH')",
+		'a semaphore' => "zk_semaphore_acquire('PATH', 2)",
+		'an advisory lock' => 'zklock_advisory.pg_advisory_lock(KEY)');
+	my %then = (
+		'idle' => sub { },
+		'idle in a transaction' => sub { $_[0]->value('BEGIN; SELECT 1') },
+		'idle in a transaction that a COMMIT PREPARED in a savepoint has failed' => sub { $_[0]->query(q{BEGIN; SAVEPOINT a; COMMIT PREPARED 'none'}) },
+		'a statement' => sub { run_until($_[0], 'BEGIN; SELECT pg_sleep(600)', 'PgSleep') },
+		'a block that catches all' =>
+		  sub { run_until($_[0], 'DO $$BEGIN LOOP BEGIN PERFORM pg_sleep(600); EXCEPTION WHEN OTHERS THEN NULL; END; END LOOP; END$$', 'PgSleep') });
+	my @case = ((map { [ $_, 'idle' ] } sort keys %take), (map { [ 'a lock', $_ ] } grep { $_ ne 'idle' } sort keys %then));
+	foreach my $case (@case)
+	{
+		my ($take, $then) = @$case;
+		my $s = leader();
+		my $path = new_path();
+		my $key = $last;
+		$s->value("SELECT $take{$take}" =~ s/PATH/$path/gr =~ s/KEY/$key/r);
+		my $id = id($s);
+		$then{$then}->($s);
+		$zk->end_session($id, $s->pid);
+		is_ended($s, $take =~ /advisory/ ? "/advisory/postgres/$key" : $path, 'loss', "$take, $then");
+	}
+
+	my $s = leader();
+	my $path = new_path();
+	$s->value("SELECT zk_lock('$path')");
+	is($admin->value("SELECT zk_lock_break('$path', node) FROM zk_lock_queue('$path')"), 't', 'somebody breaks it');
+	is_ended($s, $path, 'loss', 'broken');
+
+	# only this backend knows of it then: its ZooKeeper session is closed
+	$s = leader(cancel_on_loss => 'off');
+	$path = new_path();
+	$s->value("SELECT zk_lock('$path')");
+	$zk->end_session(id($s), $s->pid);
+	zk_wait_hold($s, 'lost');
+	is($s->value("SELECT zk_try_lock('$path/2')"), 't', 'it has another session');
+	$s->send('SET zklock.cancel_on_loss = terminate');
+	is_ended($s, $path, 'loss', 'as soon as that is set');
+};
+
+subtest 'not because of what was given back, or goes with the transaction' => sub {
+	# with a hold that remains, the running statement is canceled
+	my %how = (
+		'given back' => [ q{SELECT zk_lock('PATH'); SELECT zk_unlock('PATH')}, '' ],
+		'rolled back' => [ q{BEGIN; SELECT zk_lock('PATH'); ROLLBACK}, '' ],
+		'taken in a savepoint that was rolled back' => [ q{BEGIN; SAVEPOINT a; SELECT zk_lock('PATH'); ROLLBACK TO a}, '' ],
+		'of the transaction' => [ q{BEGIN; SELECT zk_xact_lock('PATH')}, '40001' ],
+		'only the transaction still has it' => [ q{SELECT zk_lock('PATH'); BEGIN; SELECT zk_xact_lock('PATH'); SELECT zk_unlock('PATH')}, '40001' ],
+		'the same after a rollback' => [ q{BEGIN; SELECT zk_xact_lock('PATH'); SAVEPOINT a; SELECT zk_lock('PATH'); ROLLBACK TO a}, '40001' ],
+		'the transaction has become a reader' =>
+		  [ q{SELECT zk_lock('PATH'); BEGIN; SELECT zk_xact_lock_shared('PATH'); SELECT zk_unlock('PATH')}, '40001' ],
+		'the setting is lost' => [ q{SET zklock.cancel_on_loss = lost; SELECT zk_lock('PATH')}, '' ],
+		'the guard is off' => [ q{SET zklock.commit_guard = off; SELECT zk_lock('PATH')}, '' ]);
+	my (%session, %path);
+	foreach my $name (sort keys %how)
+	{
+		my $s = $session{$name} = leader();
+		my ($sql, $state) = @{ $how{$name} };
+		$path{$name} = new_path();
+		$s->value($sql =~ s/PATH/$path{$name}/gr);
+		my $id = id($s);
+		run_until($s, 'SELECT pg_sleep(' . ($state eq '' ? $LONGER : 600) . ')', 'PgSleep');
+		$zk->end_session($id, $s->pid);
+	}
+	foreach my $name (sort keys %how)
+	{
+		my $s = $session{$name};
+		is($s->wait->{state}, $how{$name}[1], "$name: " . ($how{$name}[1] eq '' ? 'nothing' : 'the statement is canceled'));
+		is($s->query('ROLLBACK')->{state}, '', "$name: it lives");
+	}
+	patience($LONGER);
+	is($session{$_}->value('SELECT 1'), 1, "$_: and lives on") for sort keys %how;
+};
+
+# The loss was noticed before, but the signal comes after that.  (An abort lets it in first.)
+subtest 'not because of what is given back when it is known to be lost' => sub {
+	$admin->value("CREATE FUNCTION $_() RETURNS void AS '$cancel' LANGUAGE C") for qw(await_signal take_signal);
+	my %how = (
+		'zk_unlock' => q{PERFORM zk_lock('PATH'); COMMIT; PERFORM await_signal(); PERFORM zk_unlock('PATH')},
+		'zk_unlock_all' => q{PERFORM zk_lock('PATH'); COMMIT; PERFORM await_signal(); PERFORM zk_unlock_all()});
+	foreach my $name (sort keys %how)
+	{
+		my $s = leader();
+		my $path = new_path();
+		$s->value("SELECT zk_lock('$path/before'), zk_unlock('$path/before')");
+		my $id = id($s);
+		run_until($s, 'DO $$BEGIN ' . $how{$name} =~ s/PATH/$path/gr . '; PERFORM take_signal(); END$$', 'PgSleep');
+		$zk->end_session($id, $s->pid);
+		is($s->wait->{state}, '', "$name: no error");
+		is($s->value('SELECT 1'), 1, "$name: it lives");
+	}
+};
+
+subtest 'cut off: the backend ends' => sub {
+	$admin->value('CREATE TABLE ends (who text)');
+	my $fifo = PostgreSQL::Test::Utils::tempdir_short . '/silent';
+	mkfifo($fifo, 0600) or die "$fifo: $!";
+	open my $silent, '+<', $fifo or die "$fifo: $!";
+	my $prepared = zk_session($node);
+	$prepared->value(q{BEGIN; INSERT INTO ends VALUES ('prepared'); PREPARE TRANSACTION 'prepared'});
+	$prepared->quit;
+	zk_commits_hang($node, $admin);
+
+	my %ends = (
+		'idle' => [],
+		'idle in a transaction' => ['BEGIN; SELECT 1'],
+		'a statement' => [ q{BEGIN; INSERT INTO ends VALUES ('cut off'); SELECT pg_sleep(600)}, 'PgSleep' ],
+		'COPY from a silent client' => [ "\\copy ends FROM '$fifo'", 'ClientRead' ]);
+	my %waits = (
+		'COMMIT' => q{BEGIN; INSERT INTO ends VALUES ('committed'); COMMIT},
+		'PREPARE TRANSACTION' => q{BEGIN; INSERT INTO ends VALUES ('prepared, too'); PREPARE TRANSACTION 'too'},
+		'COMMIT PREPARED' => q{COMMIT PREPARED 'prepared'});
+	my %lives = (
+		'a lock of the transaction' => [ q{BEGIN; SELECT zk_xact_lock('PATH')}, 'SELECT pg_sleep(600)' ],
+		'a session-scope lock is being given back' => [ q{SELECT zk_lock('PATH')}, undef, q{SELECT zk_unlock('PATH')} ],
+		'the setting is doubt' => [ q{SET zklock.cancel_on_loss = doubt; SELECT zk_lock('PATH')} ]);
+	my (%session, %path);
+	foreach my $name (keys %ends, keys %waits, keys %lives)
+	{
+		$session{$name} = leader(hosts => $proxy);
+		$path{$name} = new_path();
+		$session{$name}->value(($lives{$name} ? $lives{$name}[0] : q{SELECT zk_lock('PATH')}) =~ s/PATH/$path{$name}/r);
+	}
+	run_until($session{$_}, "SET synchronous_commit = on; $waits{$_};\n\\echo :SQLSTATE", 'SyncRep') for keys %waits;
+	foreach my $name (keys %ends)
+	{
+		my ($statement, $event) = @{ $ends{$name} };
+		if (defined $event) { run_until($session{$name}, $statement, $event) }
+		elsif (defined $statement) { $session{$name}->value($statement) }
+	}
+	$session{$_}->send($lives{$_}[1]) for grep { $lives{$_}[1] } keys %lives;
+
+	$proxy->blackhole;
+	my $began = time;
+	$session{$_}->send($lives{$_}[2] =~ s/PATH/$path{$_}/r) for grep { $lives{$_}[2] } keys %lives;
+	my %running = %ends;
+	while (%running)
+	{
+		my @gone = zk_until(sub { grep { !lives($session{$_}->pid) } keys %running }, 'the end of ' . join ', ', sort keys %running);
+		@gone = grep { !lives($session{$_}->pid) } keys %running;
+		in_time(time - $began, $TIMEOUT_OF_SESSION + 1, "$_: within the session timeout and a second") for @gone;
+		delete @running{@gone};
+	}
+	close $silent;
+	is_ended($session{$_}, $path{$_}, 'possible loss', $_) for sort keys %ends;
+	zk_until(sub { time - $began > $TIMEOUT_OF_SESSION + $LONGER }, 'some time after that');
+	is(activity($session{$_}->pid, 'wait_event'), 'SyncRep', "$_: still waits for its synchronous standby") for sort keys %waits;
+
+	$admin->value($_) for 'ALTER SYSTEM RESET synchronous_standby_names', 'SELECT pg_reload_conf()';
+	foreach my $name (sort keys %waits)
+	{
+		like(is_ended($session{$name}, $path{$name}, 'possible loss', "$name: as soon as it is over"), qr/^00000/, "$name: has succeeded");
+	}
+	is($admin->value(q{SELECT string_agg(who, ', ' ORDER BY who) FROM ends}), 'committed, prepared', 'what they committed is there');
+	$admin->value(q{ROLLBACK PREPARED 'too'});
+
+	my $result = $session{'a lock of the transaction'}->wait;
+	is("$result->{state} $result->{message}", qq{40001 canceling statement due to possible loss of lock on "$path{'a lock of the transaction'}"},
+		'a lock of the transaction: the statement is canceled');
+	$session{'a session-scope lock is being given back'}->wait;
+	foreach my $name (sort keys %lives)
+	{
+		is($session{$name}->value("ROLLBACK; SELECT 'lives'"), 'lives', "$name: it lives");
+		$session{$name}->quit;
+	}
+	$proxy->pass;
+};
+
+# It is canceled, or ended, whichever is set
+subtest 'a background worker' => sub {
+	my $library = zk_library('worker');
+	$admin->value("CREATE FUNCTION worker_launch(text, text, boolean) RETURNS integer AS '$library' LANGUAGE C");
+	foreach my $when (qw(lost terminate))
+	{
+		foreach my $at_once (qw(true false))
+		{
+			my $path = new_path();
+			my $take = $when eq 'lost' ? 'zk_xact_lock' : 'zk_lock';
+			my $pid = $admin->value(
+				"SELECT worker_launch('$library', 'SELECT set_config(''zklock.cancel_on_loss'', ''$when'', false), $take(''$path''), pg_sleep(600)', $at_once)");
+			zk_until(sub { activity($pid, 'wait_event') eq 'PgSleep' }, 'the worker sleeps');
+			if ($when eq 'lost') { $zk->end_session($_, $pid) for sessions_of($path); }
+			else { is($admin->value("SELECT zk_lock_break('$path', node) FROM zk_lock_queue('$path')"), 't', 'its lock is broken'); }
+			zk_until(sub { !lives($pid) }, 'the worker has ended');
+			if ($when eq 'lost') { like(slurp_file($node->logfile), qr/canceling statement due to loss of lock on "$path"/, 'a worker is canceled'); }
+			else { is_told($path, 'loss', 'a worker'); }
+		}
+	}
+};
+
+# Its standby may have the commit by then, and shows it when it is promoted.  This is not
+# about the setting, but here are commits that hang.
+subtest 'the postmaster is killed while COMMIT waits for its synchronous standby' => sub {
+	my %take = (
+		'a lock of the transaction' => [ 'BEGIN', q{SELECT zk_xact_lock('PATH')}, q{INSERT INTO t VALUES ('killed'); COMMIT} ],
+		'a session-scope lock' => [ q{SELECT zk_lock('PATH')}, 'BEGIN', q{INSERT INTO t VALUES ('killed'); COMMIT} ],
+		'idle' => [ q{SELECT zk_lock('PATH')} ]);
+	my (%session, %path);
+	zk_commits_hang($node, $admin);
+	foreach my $name (sort keys %take)
+	{
+		my @take = map { s/PATH/$path{$name} = new_path()/er } @{ $take{$name} };
+		my $last = $name eq 'idle' ? undef : pop @take;
+		$session{$name} = zk_session($node);
+		$session{$name}->value($_) for @take;
+		run_until($session{$name}, "SET synchronous_commit = on; $last", 'SyncRep') if defined $last;
+	}
+	my $left = sub { my ($name) = @_; return scalar grep { index($_, "$path{$name}/") >= 0 } zk_locks_left($zk); };
+	is($left->($_), 1, "$_: is there") for sort keys %path;
+	$node->kill9;
+	foreach my $s ($admin, values %session)
+	{
+		zk_until(sub { !-e '/proc/' . $s->pid }, 'the backends to end');
+		$s->quit;
+	}
+	zk_until(sub { !$left->('idle') }, 'idle: it has been given back');
+	is($left->($_), 1, "$_: stays") for grep { $_ ne 'idle' } sort keys %path;
+	zk_until(sub { !zk_locks_left($zk) }, 'the sessions to expire');
+};
+
+zk_end($zk, $node);

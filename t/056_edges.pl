@@ -5,20 +5,13 @@
 # here are tested elsewhere (t/020 to t/027, and waits that end by themselves in
 # specs/limits and specs/timeouts) or cannot happen.
 
-use strict;
-use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
 use List::Util qw(uniq);
-use PostgreSQL::Test::Utils;
-use Test::More;
-use Time::HiRes qw(sleep time);
 
-use Deadline;
 use Kinds;
-use Zklock;
-use ZooKeeper;
+use Tests;
 
 use constant { READ => 1, DELETE => 8, ADMIN => 16, ALL => 31 };
 
@@ -28,8 +21,7 @@ kinds_begin(java_options => [ '-Duser.language=ar', '-Duser.country=EG', '-Duser
 
 # --------------------------------------- create, cancel, time out, be expired
 
-# What gets lost is in t/021, and the ends of a call for exclusive locks are in t/020.
-my @others = grep { $_ ne 'exclusive' } @kinds;
+# What gets lost is in t/021, and the ends of a call are in t/020.
 
 for_kinds(
 	'who looks for its node asks the leader first (CURATOR-264)' => sub {
@@ -77,36 +69,6 @@ for_kinds(
 	},
 	kinds => [ grep { $_ ne 'all' } @kinds ]);
 
-# The points at which a call can be canceled: what the proxy does before, and
-# how to tell that it is there
-my @steps = (
-	[ 'create sent', sub { $proxy->hold(create_of($_[0])) }, sub { $proxy->wait_held } ],
-	[ 'create on its way', sub { $proxy->hold_request(create_of($_[0])) }, sub { $proxy->wait_held } ],
-	[ 'list sent', sub { $proxy->hold('getChildren') }, sub { $proxy->wait_held } ],
-	[ 'watch sent', sub { $proxy->hold('getData') }, sub { $proxy->wait_held } ],
-	[ 'waiting', sub { }, sub { wait_for_blocker($_[0], $_[1]) } ]);
-
-foreach my $step (@steps)
-{
-	my ($where, $before, $reached) = @$step;
-	for_kinds(
-		"canceled, $where" => sub {
-			my ($kind, $path, $s) = @_;
-			my $blocker = block($kind, $path);
-			$before->($kind);
-			$s->send(take($kind, $path));
-			$reached->($path, $blocker);
-			my $result = $s->cancel($admin);
-			is($result->{state}, '57014', 'canceled');
-			in_time($result->{seconds}, 30, 'and not by a timeout');
-			$proxy->release;
-			nothing_left('nothing is left while the other stands there');
-			is($s->value(take($kind, $path, '0')), 'f', 'who still excludes us');
-			$other->delete($blocker);
-		},
-		kinds => [ $where eq 'waiting' ? () : @others, $where eq 'list sent' ? () : 'single' ]);
-}
-
 # CURATOR-205: the second interrupt hits the cleanup of the first.
 for_kinds(
 	'canceled twice' => sub {
@@ -127,41 +89,6 @@ for_kinds(
 	});
 
 for_kinds(
-	'terminated while it waits' => sub {
-		my ($kind, $path, $s) = @_;
-		my $blocker = block($kind, $path);
-		$s->send(take($kind, $path));
-		wait_for_blocker($path, $blocker);
-		$admin->value('SELECT pg_terminate_backend(' . $s->pid . ')');
-		is($s->wait->{state}, '57P01', 'terminated');
-		$s->kill9;    # psql is still there
-		nothing_left('nothing is left while the other stands there');
-		$other->delete($blocker);
-	},
-	kinds => [ @others, 'single' ]);
-
-for_kinds(
-	'the end of the time while it waits' => sub {
-		my ($kind, $path, $s) = @_;
-		my $blocker = block($kind, $path);
-		foreach (
-			[ '', '1s', 'f', 1 ],
-			[ q{SET lock_timeout = '200ms'; }, undef, '55P03', 0.2 ],
-			[ q{RESET lock_timeout; SET statement_timeout = '200ms'; }, undef, '57014', 0.2 ])
-		{
-			my ($set, $timeout, $expected, $seconds) = @$_;
-			my $result = $s->query($set . take($kind, $path, $timeout));
-			is("$result->{out}$result->{state}", $expected, "$set: $expected");
-			cmp_ok($result->{seconds}, '>=', $seconds, '- not too early');
-			in_time($result->{seconds}, $seconds + $SLACK, '- nor too late');
-			nothing_left('- nothing is left');
-		}
-		$s->value('RESET statement_timeout');
-		$other->delete($blocker);
-	},
-	kinds => ['single']);
-
-for_kinds(
 	'a node that we may not read' => sub {
 		my ($kind, $path, $s) = @_;
 		my $blocker = block($kind, $path);
@@ -173,60 +100,88 @@ for_kinds(
 	},
 	kinds => [ @kinds, 'single' ]);
 
-edge 'the session expires while it waits' => sub {
-	my %w;
-	foreach my $kind (@kinds)
-	{
-		my $path = new_path();
-		my $s = warm_session();
-		my $blocker = block($kind, $path);
-		$s->send(take($kind, $path));
-		my ($first) = wait_for_blocker($path, $blocker);
-		$w{$kind} = { path => $path, s => $s, blocker => $blocker, first => $first };
-	}
-	$proxy->cut_off;
-	$zk->end_sessions_of(own_nodes());
-	is(scalar own_nodes(), 0, 'all have expired');
-	$w{$_}{behind} = block($_, $w{$_}{path}) for @kinds;
-	$proxy->pass;
-	foreach my $kind (@kinds)
-	{
-		my $w = $w{$kind};
-		my ($again) = wait_for_blocker($w->{path}, $w->{behind});
-		isnt($again, $w->{first}, "$kind: it queues again");
-		$other->delete($w->{blocker});
-		is(join(' ', watched() ? 'watches' : ''), 'watches', "$kind: and goes on waiting");
-		ok(!$w->{s}->is_done, "$kind: since who came meanwhile is before it");
-		$other->delete($w->{behind});
-		is($w->{s}->wait->{out}, 't', "$kind: then it is had");
-		is($w->{s}->value(give($kind, $w->{path})), 't', "$kind: and given back");
-		$w->{s}->quit;
-	}
-	nothing_left('nothing is left');
-};
+# Remove all below this, at one moment as far as clients can see: the events of
+# a later deletion would make them come back before the directory goes.
+sub remove_unseen
+{
+	my ($path, @first) = @_;
+	$proxy->hold_event;
+	$other->delete($_) for @first;
+	$other->delete_tree("/zklock$path");
+	return;
+}
 
+# What happens to its place while it waits for $before, and who comes meanwhile
+my %lost = (
+	'its own node is deleted' => sub {
+		my ($first, $before, $comes) = @_;
+		my $behind = $comes->();
+		$other->delete($first);
+		return $behind;
+	},
+	'its own node goes first, and then the one before, while it is not told' => sub {
+		my ($first, $before, $comes) = @_;
+		my $behind = $comes->();
+		$proxy->hold_event;
+		$other->delete($_) for $first, $before;
+		$proxy->wait_held;
+		$proxy->release;
+		return $behind;
+	},
+	'its session expires' => sub {
+		my ($first, $before, $comes) = @_;
+		$proxy->cut_off;
+		$zk->end_sessions_of($first);
+		my $behind = $comes->();
+		$proxy->pass;
+		return $behind;
+	},
+	'the directory is removed and made again' => sub {
+		my ($first, $before, $comes, $path) = @_;
+		# its own first: with the others gone it would hold for a moment
+		remove_unseen($path, $first);
+		my $behind = $comes->();
+		$proxy->release;
+		return $behind;
+	},
+	'the directory is removed' => sub {
+		my ($first, $before, $comes, $path) = @_;
+		remove_unseen($path, $first);
+		$proxy->release;
+		return;
+	});
+
+foreach my $what (sort keys %lost)
+{
+	for_kinds(
+		"while it waits, $what" => sub {
+			my ($kind, $path, $s) = @_;
+			my $blocker = block($kind, $path);
+			$s->send(take($kind, $path));
+			my ($first) = wait_for_blocker($path, $blocker);
+			if (my $behind = $lost{$what}->($first, $blocker, sub { block($kind, $path) }, $path))
+			{
+				my ($again) = wait_for_blocker($path, $behind);
+				isnt($again, $first, 'it queues again');
+				is(scalar own_nodes($path), 1, 'with one node');
+				$other->delete($blocker);
+				ok(watched() && !$s->is_done, 'behind who came meanwhile');
+				$other->delete($behind);
+			}
+			is($s->wait->{out}, 't', 'then it is had');
+			is(scalar own_nodes($path), 1, 'with one node');
+			is($s->value("SELECT node FROM zk_locks WHERE path = '$path'"), (own_nodes($path))[0] =~ s/.*\///r, 'which zk_locks names');
+			is($s->value(q{SELECT bool_and(state = 'held') FROM zk_locks}), 't', 'and which is held');
+			is($s->value(give($kind, $path)), 't', 'and given back');
+		});
+}
+
+# The time is that of the call, however often it queues, and for however many; it
+# stands in the queue when that is over
 for_kinds(
-	'its own node is deleted while it waits' => sub {
+	'its own node is deleted again and again' => sub {
 		my ($kind, $path, $s) = @_;
 		my $blocker = block($kind, $path);
-		$s->send(take($kind, $path));
-		my ($first) = wait_for_blocker($path, $blocker);
-		my $behind = block($kind, $path);
-		$other->delete($first);
-		my ($again) = wait_for_blocker($path, $behind);
-		isnt($again, $first, 'it queues again');
-		is(scalar own_nodes($path), 1, 'with one node');
-		$other->delete($blocker);
-		ok(!$s->is_done, 'behind who came meanwhile');
-		$other->delete($behind);
-		is($s->wait->{out}, 't', 'then it is had');
-		is($s->value(q{SELECT bool_and(state = 'held') FROM zk_locks}), 't', 'and held');
-		is($s->value(give($kind, $path)), 't', 'and given back');
-
-		# the time is that of the call, however often it queues, and for however many; it
-		# stands in the queue when that is over
-		return if $kind !~ /^(?:exclusive|all)$/;
-		$blocker = block($kind, $path);
 		$s->send(take($kind, $path, '3s'));
 		my $began = time;
 		my $deleted = 0;
@@ -240,54 +195,8 @@ for_kinds(
 		cmp_ok($deleted, '>', 3, 'which it was');
 		nothing_left('nothing is left');
 		$other->delete($blocker);
-	});
-
-for_kinds(
-	'the node of a holder is deleted' => sub {
-		my ($kind, $path, $s) = @_;
-		$s->value('CREATE TABLE IF NOT EXISTS t (i int)');
-		$s->value('BEGIN; INSERT INTO t VALUES (1)');
-		$s->value(take($kind, $path));
-		$other->delete($_) for own_nodes($path);
-		my $result = $s->query('COMMIT');
-		is($result->{state}, '40001', 'COMMIT fails');
-		like($result->{message}, qr/"\Q$path\E"/, 'and names the path');
-		is($s->value(q{SELECT count(*) FROM t}), 0, 'nothing is written');
-		is($s->value('SELECT count(*) FROM zk_locks'), 0, 'and what it took in the transaction is given back');
-
-		$s->value(take($kind, $path));
-		$other->delete($_) for own_nodes($path);
-		$s->query('BEGIN; INSERT INTO t VALUES (1); COMMIT');
-		is($s->value("SELECT state FROM zk_locks WHERE path = '$path'"), 'lost', 'one from before is lost');
-		is($s->query(take($kind, $path))->{state}, '55000', 'and not to be had again');
-		my $unlock = $kind{$kind}{unlock} // 'zk_unlock';
-		$s->query("SELECT $unlock('$_$path')") for @{ $kind{$kind}{paths} // [''] };
-		is($s->value('SELECT count(*) FROM zk_locks'), 0, 'until it is given back');
 	},
-	kinds => [ @kinds, 'single' ]);
-
-# Our own node goes first and then the one before, while we are not told.
-for_kinds(
-	'woken without a node' => sub {
-		my ($kind, $path, $s) = @_;
-		my $blocker = block($kind, $path);
-		$s->send(take($kind, $path));
-		my ($first) = wait_for_blocker($path, $blocker);
-		my $behind = block($kind, $path);
-		$proxy->hold_event;
-		$other->delete($first);
-		$other->delete($blocker);
-		$proxy->wait_held;
-		$proxy->release;
-		my ($again) = wait_for_blocker($path, $behind);
-		ok(!$s->is_done, 'it does not hold without a node of its own');
-		isnt($again, $first, 'but queues again');
-		$other->delete($behind);
-		is($s->wait->{out}, 't', 'then it is had');
-		is($s->value("SELECT node FROM zk_locks WHERE path = '$path'"), (own_nodes($path))[0] =~ s/.*\///r,
-			'with the node that is there');
-		is($s->value(give($kind, $path)), 't', 'and given back');
-	});
+	kinds => [qw(exclusive all)]);
 
 for_kinds(
 	'who is before us goes between the list and the watch' => sub {
@@ -308,49 +217,6 @@ for_kinds(
 	});
 
 # -------------------------------------------------------------------- parents
-
-# Remove all below this, at one moment as far as clients can see: the events of
-# a later deletion would make them come back before the directory goes.
-sub remove_unseen
-{
-	my ($path, @first) = @_;
-	$proxy->hold_event;
-	$other->delete($_) for @first;
-	$other->delete_tree("/zklock$path");
-	return;
-}
-
-for_kinds(
-	'the directory is removed while it waits' => sub {
-		my ($kind, $path, $s) = @_;
-		my $blocker = block($kind, $path);
-		$s->send(take($kind, $path));
-		my ($first) = wait_for_blocker($path, $blocker);
-		# its own first: with the others gone it would hold for a moment
-		remove_unseen($path, $first);
-		$proxy->release;
-		is($s->wait->{out}, 't', 'it begins anew, and has it');
-		is(scalar own_nodes($path), 1, 'with one node');
-		is($s->value(q{SELECT bool_and(state = 'held') FROM zk_locks}), 't', 'held');
-		is($s->value(give($kind, $path)), 't', 'and given back');
-	});
-
-for_kinds(
-	'the directory is removed and made again while it waits' => sub {
-		my ($kind, $path, $s) = @_;
-		my $blocker = block($kind, $path);
-		$s->send(take($kind, $path));
-		my ($first) = wait_for_blocker($path, $blocker);
-		remove_unseen($path, $first);
-		my $new = block($kind, $path);
-		$proxy->release;
-		my ($again) = wait_for_blocker($path, $new);
-		isnt($again, $first, 'it queues again');
-		ok(!$s->is_done, 'behind who is there now');
-		$other->delete($new);
-		is($s->wait->{out}, 't', 'and has it then');
-		is($s->value(give($kind, $path)), 't', 'and gives it back');
-	});
 
 # zk-ruby#34: the new directory gives the same numbers again.
 for_kinds(
@@ -375,7 +241,6 @@ for_kinds(
 		cmp_ok($new->value("SELECT token FROM zk_locks WHERE path = '$path'"), '>', $old_token, 'and a greater token');
 		is($new->value(q{SELECT bool_and(state = 'held') FROM zk_locks}), 't', 'and its hold');
 		is($new->value(give($kind, $path)), 't', 'which it gives back');
-		$new->quit;
 	});
 
 for_kinds(
@@ -516,7 +381,6 @@ edge 'several at once, one of which is refused' => sub {
 		is($s->value("SELECT zk_lock_many('$all')"), 't', 'open again, all are had');
 		is($s->value('SELECT zk_unlock_all()'), 4, 'and given back');
 	}
-	$s->quit;
 };
 
 # Held before, and lost while the call waits for the other one
@@ -550,7 +414,6 @@ foreach my $end ('its node is deleted', 'its session ends')
 		like($result->{message}, qr{lock on "\Q$a\E" was lost}, 'says which');
 		is($s->value('SELECT path, state FROM zk_locks'), "$a|lost", 'nothing else is taken');
 		zk_until(sub { !own_nodes($b) }, 'no node of the other');
-		$_->quit for $s, $t;
 	};
 }
 
@@ -571,7 +434,6 @@ edge 'zk_lock_many: an answer with paths that are none' => sub {
 		is(grep({ $_->[1] eq 'x' && $_->[7] =~ /slash$/ } $proxy->log), 1, "$n: the answer was such a one");
 		is($s->query('SELECT zk_unlock_all()')->{out}, $n, "$n: they can be given back");
 	}
-	$s->quit;
 };
 
 edge 'zk_lock_many: far too many' => sub {
@@ -580,7 +442,6 @@ edge 'zk_lock_many: far too many' => sub {
 	my $before = $s->value($memory);
 	is($s->query("SELECT zk_lock_many(ARRAY(SELECT '/many/' || i FROM generate_series(1, 300000) i))")->{state}, '53400', 'refused');
 	is($s->value($memory), $before, 'nothing of them is kept');
-	$s->quit;
 };
 
 edge 'a closed parent' => sub {
@@ -600,7 +461,6 @@ edge 'a closed parent' => sub {
 	}
 	is(join(' ', $zk->tree('/zklock/edge/closed')), '', 'no directory was made');
 	$other->delete('/zklock/edge/closed');
-	$s->quit;
 };
 
 # ZOOKEEPER-2355: the node of a session that is over stays.

@@ -4,19 +4,13 @@
 # same session, which was with another server meanwhile, and is back.  The node is
 # deleted again.  The mark of a claim that comes so is refused.
 
-use strict;
-use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
 use File::Temp;
-use Test::More;
 
-use Deadline;
 use Torture::Strike;
-use ZkProxy;
-use Zklock;
-use ZooKeeper;
+use Tests;
 
 # The links are silent for longer than servers bear it by default.
 my $zk = ZooKeeper->ensemble(3, links => 1, sync_limit => 100);
@@ -103,44 +97,35 @@ subtest 'the node of a lock, or of several' => sub {
 		is_deeply([nodes()], [], '- the quorum denies it');
 		come_back();
 		my $late = zk_until(sub { nodes() }, 'the node');
-		note "$late nodes";
 		ok(zk_until(sub { !nodes() }, 'the node to be deleted', 20), '- created late, it is deleted');
 		zk_locks_again($session, '- and the session goes on');
-		$session->quit;
 	}
 };
 
 # The mark of a claim comes as late, under a lock that stays: it was taken back before
-# anybody knew of it.
-subtest 'the mark of a claim' => sub {
+# anybody knew of it; or it comes after it was read, and before that is taken back.
+sub mark_comes_late
+{
+	my ($path, $behind) = @_;
 	my $session = at_first();
-	my $claim = q{SELECT zk_claim('/l/1', '2001-01-02')};
-	is($session->value(qq{SELECT zk_claim('/l/1', '2001-01-01'), zk_lock('/l/1'); BEGIN; $claim}), "t|t\nt", 'a claim, and its lock');
+	my $claim = "SELECT zk_claim('$path', '2001-01-02')";
+	is($session->value(qq{SELECT zk_claim('$path', '2001-01-01'), zk_lock('$path'); BEGIN; $claim}), "t|t\nt", 'a claim, and its lock');
+	$second->{proxy}->hold_request('setData') if $behind;
 	give_up($session, 'COMMIT', 'multi');
-	zk_until(sub { passed($second, '<', 'setData') }, 'it to take the mark back');
+	if ($behind) { $second->{proxy}->wait_held; }
+	else { zk_until(sub { passed($second, '<', 'setData') }, 'it to take the mark back'); }
 	come_back();
 
 	# which the leader gets behind the mark
 	zk_locks_again($session, '- and the session goes on');
-	is($session->value("$FOUND('/l/1')"), '1|done', '- the mark does not come any more');
+	ok(zk_until(sub { $session->value("$FOUND('$path')") eq '1|done' }, 'the mark to be taken back', 20), '- the mark has come, and is taken back') if $behind;
+	is($session->value("$FOUND('$path')"), '1|done', '- the mark does not come any more');
 	is($session->value($claim), 't', '- and the period is to be had');
-	$session->quit;
-};
+	return;
+}
 
-# Here it comes after the mark was read, and before that is taken back.
-subtest 'the mark of a claim, behind a look at it' => sub {
-	my $session = at_first();
-	my $claim = q{SELECT zk_claim('/l/4', '2001-01-02')};
-	is($session->value(qq{SELECT zk_claim('/l/4', '2001-01-01'), zk_lock('/l/4'); BEGIN; $claim}), "t|t\nt", 'a claim, and its lock');
-	$second->{proxy}->hold_request('setData');
-	give_up($session, 'COMMIT', 'multi');
-	$second->{proxy}->wait_held;
-	come_back();
-	zk_locks_again($session, '- and the session goes on');
-	ok(zk_until(sub { $session->value("$FOUND('/l/4')") eq '1|done' }, 'the mark to be taken back', 20), '- the mark has come, and is taken back');
-	is($session->value($claim), 't', '- and the period is to be had');
-	$session->quit;
-};
+subtest 'the mark of a claim' => sub { mark_comes_late('/l/1', 0) };
+subtest 'the mark of a claim, behind a look at it' => sub { mark_comes_late('/l/4', 1) };
 
 # A setting has changed meanwhile, so that the next call of the backend begins another
 # session.  For ZooKeeper the old one lives on, with the node of the lock, where it knows no other
@@ -178,10 +163,6 @@ foreach (
 		is($session->value("$FOUND('$path')"), '1|done', '- the mark does not come any more');
 		$leader->end_session($id) if !$can_be_closed;
 		is($session->value($claim), 't', '- and the period is to be had');
-		$session->quit;
 	};
 }
-$admin->quit;
-zk_nothing_left($zk, 'nothing is left', sessions => 0);
-
-done_testing();
+zk_end($zk, $node);

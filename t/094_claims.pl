@@ -1,29 +1,17 @@
 # Claims: what they cost; marks that ZooKeeper refuses, or that somebody else has
 # written; and claims in places where they are rarely made.  (sql/claims.sql has what
-# one session sees, and t/097 who gets a period when something fails or gets lost.)
+# one session sees, t/010 those on a standby, and t/097 who gets a period when something
+# fails or gets lost.)
 
-use strict;
-use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
-use Test::More;
-
 use Claims;
 use Cost;
-use Deadline;
-use ZkProxy;
-use Zklock;
-use ZooKeeper;
+use Tests;
 
 my $zk = ZooKeeper->new(config => { enforceQuota => 'true' })->start;
-my $node = zk_cluster(
-	'main', $zk,
-	'zklock.session_timeout' => '30s',
-	wal_level => 'replica',
-	max_wal_senders => 2);
+my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '30s');
 my $elsewhere = zk_session($node);
 claims_are_read_by($elsewhere);
 my $hand = $zk->client;
@@ -59,7 +47,6 @@ subtest 'what a claim costs' => sub {
 			'multi delete', "$guard: another lock is given back as ever");
 		is(scalar(() = $cost{requests} =~ /multi/g) + ($cost{requests} =~ /multi\*(\d)/ ? $1 - 1 : 0),
 			$guard eq 'strict' ? 3 : 2, "$guard: and asked for as ever");
-		$s->quit;
 	}
 	my ($s, $proxy) = zk_counted_session($node, $zk, 0, release_timeout => '1s');
 	$s->value("BEGIN; SELECT bool_and(zk_claim('/cost/many/' || i, to_timestamp(0))) FROM generate_series(1, 5) i");
@@ -67,7 +54,6 @@ subtest 'what a claim costs' => sub {
 	is_deeply([ @cost{qw(requests transactions)} ], [ 'multi*6', 6 ], 'five claims: one request marks them all');
 	is($s->value("SELECT string_agg(state, ' ') FROM generate_series(1, 5) i, zk_last_claim('/cost/many/' || i)"),
 		'done done done done done', 'all are done');
-	$s->quit;
 };
 
 # -------------------------------------------------------------------- ends of sessions
@@ -82,7 +68,6 @@ subtest 'disconnected right after' => sub {
 	my $s = zk_session($node);
 	$s->value('BEGIN; ' . claim('/gone', 6));
 	is($elsewhere->value(claim('/gone', 6, $_)), 'f', "who does not wait longer than $_ gets false") for '0', '2s';
-	$s->quit;
 };
 
 subtest 'the node stays, and is given back before the mark is settled' => sub {
@@ -103,7 +88,6 @@ subtest 'the node stays, and is given back before the mark is settled' => sub {
 		await_claim('/held', '1 done', 'the mark is taken back');
 		is($elsewhere->value(claim('/held', 2)), 't', 'and the period to be had');
 		$elsewhere->value(q{SELECT zk_claim_forget('/held')});
-		$s->quit;
 	}
 	zk_nothing_left($zk, 'nothing is left');
 };
@@ -154,7 +138,6 @@ subtest 'something else happens to the mark or to the node' => sub {
 	is($s->query(claim('/fleeting', 1))->{state}, '55000', 'no mark is made of an ephemeral node');
 	$hand->delete("$MARKS/fleeting");
 	is($s->value(claim('/fleeting', 1)), 't', '- but when that is gone');
-	$s->quit;
 };
 
 # A mark that was not answered, and one that somebody has made anew
@@ -174,7 +157,6 @@ subtest 'another mark of the same version' => sub {
 	zk_until(sub { !zk_locks_left($zk) }, 'the lock to be free');
 	is($hand->get($mark), 'anew', 'is left alone');
 	$hand->delete($mark);
-	$s->quit;
 };
 
 # Who reads the mark when his node is gone may read one that is taken back
@@ -187,7 +169,6 @@ subtest 'the lock is lost before the mark is read' => sub {
 	$hand->delete_contenders('/zklock/early');
 	$proxy->release;
 	is($s->wait->{state}, '55000', 'an error, and not false');
-	$s->quit;
 };
 
 # ---------------------------------------------------- in another extension's callback
@@ -212,7 +193,6 @@ subtest 'claims while COMMIT is under way' => sub {
 			is($elsewhere->value(claim($path, $n)), 'f', '- so nobody else gets it');
 		}
 		$s->value('SELECT zk_unlock_all()');
-		$s->quit;
 	}
 
 	# behind us, nothing would write the mark
@@ -262,7 +242,6 @@ subtest 'an error while a call that has got a lock tells of the loss of another'
 	is($elsewhere->value(q{SELECT zk_lock('/logged/b', '20s')}), 't', 'and the lock that it had got is free');
 	$elsewhere->value('SELECT zk_unlock_all()');
 	$s->query('SELECT zk_unlock_all()');
-	$s->quit;
 };
 
 # ---------------------------------------------------- marks that ZooKeeper refuses
@@ -305,7 +284,6 @@ subtest 'a quota is exceeded: the mark cannot be written' => sub {
 	is(last_claim('/quota/write'), '1 done', 'nothing is claimed');
 	limit('/quota/write', 0);
 	is($s->value(claim('/quota/write', 2)), 't', 'it can be when there is room');
-	$s->quit;
 };
 
 # The lock goes with its mark or, if that must stay pending, with the session.
@@ -387,7 +365,6 @@ subtest 'a quota is exceeded, and the session is over' => sub {
 	is(last_claim($path), '2 pending', 'as it is');
 	limit($path, 0);
 	is($s->value("SELECT zk_claim_forget('$path'); " . claim($path, 2)) =~ s/\n//r, 'tt', 'the session is usable');
-	$s->quit;
 };
 
 # As doc/reference.md says
@@ -410,7 +387,6 @@ subtest 'a later claim was there, and is undone' => sub {
 	await_claim($path, '2 pending', 'the first one is pending again');
 	is($s->value(claim($path, 2)), 'f', 'and stays so');
 	is(last_claim($path), '2 pending', '- after another call of its backend');
-	$_->quit for $s, $later;
 };
 
 # Behind all that look at the whole tree
@@ -422,27 +398,7 @@ subtest 'very many' => sub {
 	is($s->value(q{SELECT count(*) FROM zk_claims('/many') WHERE period IS NOT NULL}), 0, '- all of them');
 	is($s->value('BEGIN; ' . $many->(500) . '; COMMIT'), 't', 'those that fit commit');
 	is($s->value(q{SELECT count(*) FROM zk_claims('/many') WHERE state = 'done'}), 500, 'and are done');
-	$s->quit;
 };
 
-# -------------------------------------------------------------------- a standby
-
-subtest 'on a standby' => sub {
-	$node->backup('backup');
-	my $standby = PostgreSQL::Test::Cluster->new('standby');
-	$standby->init_from_backup($node, 'backup', has_streaming => 1);
-	$standby->start;
-	my $s = zk_session($standby);
-	is($s->value(claim('/standby', 1)), 't', 'a claim');
-	is($s->value(claim('/standby', 1)), 'f', 'is made once');
-	await_claim('/standby', '1 done', 'and done');
-	is($elsewhere->value("SELECT transaction_id IS NULL FROM zk_last_claim('/standby')"), 't', 'by no transaction of that server');
-	$s->quit;
-	$standby->stop;
-};
-
-$elsewhere->quit;
 $hand->close;
-zk_nothing_left($zk, 'nothing is left', sessions => 0);
-zk_no_crash($node);
-done_testing();
+zk_end($zk, $node);

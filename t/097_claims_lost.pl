@@ -9,20 +9,12 @@
 # CLAIM_SECONDS=... (environment) how long at random, default 15; CLAIM_SEED=... its
 # random numbers
 
-use strict;
-use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
 use List::Util qw(pairs);
-use PostgreSQL::Test::Utils;
-use Test::More;
-use Time::HiRes qw(sleep time);
 
-use Deadline;
-use ZkProxy;
-use Zklock;
-use ZooKeeper;
+use Tests;
 
 my $zk = ZooKeeper->new->start;
 my $proxy = ZkProxy->new($zk);
@@ -516,17 +508,7 @@ with_claimer 'its node is removed, and it fails' => sub {
 	is(played(), 'next', 'and the period is to be had');
 };
 
-#
-# Many at once
-#
-
-new_period();
-$PATH = '/thirty';
-my @crowd = map { zk_session($_ % 2 ? $node : $other) } 1 .. 30;
-$_->send(claim("claimer $_", '60s')) for @crowd;
-is(join(' ', grep { $_ ne '' } map { $_->wait->{state} } @crowd), '', 'thirty claim one period');
-is(scalar(() = played() =~ /claimer/g), 1, '- which one of them gets');
-$_->quit for @crowd, $next_one;
+$next_one->quit;
 zk_nothing_left($zk, 'nothing is left', sessions => 0);
 
 #

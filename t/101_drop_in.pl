@@ -7,18 +7,12 @@
 #
 # PostgreSQL's own regression test is part of it where dev/test could fetch it.
 
-use strict;
-use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
 use IPC::Run ();
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
-use Test::More;
 
-use Zklock;
-use ZooKeeper;
+use Tests;
 
 my $PATH = 'zklock_advisory, pg_catalog, "$user", public';
 
@@ -96,10 +90,6 @@ sub lose_known
 		AND (obj_description(oid, 'pg_proc') IS NULL OR procost <> 1
 			OR has_function_privilege('public', oid, 'EXECUTE'))}), 0,
 		'each has a comment, its cost, and no right for PUBLIC');
-	is($admin->value(q{SELECT obj_description('pg_catalog.pg_advisory_lock(bigint)'::regprocedure, 'pg_proc')}),
-		'obtain exclusive advisory lock', "- and PostgreSQL's have theirs");
-	is($admin->value(q{SELECT count(*) FROM pg_depend WHERE refclassid = 'pg_extension'::regclass AND deptype = 'e'
-		AND refobjid = (SELECT oid FROM pg_extension WHERE extname = 'zklock_advisory')}), 21, 'nothing else is in the extension');
 }
 
 #
@@ -274,15 +264,6 @@ zk_nothing_left($zk, 'nothing is left');
 	is(holds($here), '', '- and nothing of it stays');
 	$there->value('SELECT pg_advisory_unlock_shared(42)');
 
-	$_->value('SELECT pg_advisory_lock(' . ($_ == $here ? 1 : 2) . ')') for $here, $there;
-	$here->send('SELECT pg_advisory_lock(2)');
-	zk_wait_queued($zk, $here);
-	$there->send('SELECT pg_advisory_lock(1)');
-	zk_until(sub { $here->is_done || $there->is_done }, 'one of them to give up');
-	my ($victim, $survivor) = $here->is_done ? ($here, $there) : ($there, $here);
-	is($victim->wait->{state}, '40P01', 'a deadlock across clusters');
-	is($victim->value('SELECT pg_advisory_unlock_all()'), '', '- pg_advisory_unlock_all opens it');
-	is($survivor->wait->{state}, '', '- and the other one goes on');
 	$_->quit for $here, $there;
 	zk_nothing_left($zk, 'nothing is left');
 }
@@ -495,7 +476,6 @@ zk_nothing_left($zk, 'nothing is left');
 		$part{$encoding} = space();
 		is($s->value(q{SELECT count(*) FROM zk_locks WHERE path ~ '/1$'}), 1, "a name of UTF-8 in $encoding is shown");
 		is($s->value('SELECT pg_advisory_unlock(1)'), 't', '- and its lock released');
-		$s->quit;
 	}
 	is($part{UTF8}, "u_\xc3\x9c_utf8", 'UTF8: as it is');
 	is($part{SQL_ASCII}, "u_\xc3\x9c_sql_ascii", 'SQL_ASCII: as it is');
@@ -847,7 +827,6 @@ my $check = q{SELECT pronamespace::regnamespace FROM pg_proc WHERE oid = 'pg_adv
 	$s->value('DROP TABLE made; SET search_path = public, zklock_advisory, pg_catalog; CREATE TABLE made (a int)');
 	is($s->value(q{SELECT relnamespace::regnamespace FROM pg_class WHERE relname = 'made'}), 'public', '- or in the one before ours');
 	$s->value('DROP TABLE made');
-	$s->quit;
 }
 
 #
@@ -940,7 +919,4 @@ my $check = q{SELECT pronamespace::regnamespace FROM pg_proc WHERE oid = 'pg_adv
 	zk_nothing_left($zk, 'nothing is left');
 }
 
-$admin->quit;
-zk_nothing_left($zk, 'nothing is left at the end', sessions => 0);
-zk_no_crash($_) for $node, $other;
-done_testing();
+zk_end($zk, $node, $other);

@@ -4,21 +4,15 @@
 # where one alone shows what pg_locks has to show.  dev/test fetches them; t/drop_in has
 # what calls those that are libraries.
 
-use strict;
-use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
 use File::Basename qw(dirname);
 use File::Path qw(make_path);
 use POSIX ();
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
-use Test::More;
 
 use Child;
-use Zklock;
-use ZooKeeper;
+use Tests;
 
 my $fetched = ($ENV{ZKLOCK_TMP} // '') . '/drop_in';
 my $modules = "$fetched/node_modules";
@@ -401,48 +395,7 @@ sub hold
 
 in_each_way($_, \&hold, 'plain', 'redirect', $_->{name} eq 'django-pglocks' ? 'search_path' : ()) for @holders;
 
-# -- calls in sessions
-
-# Statements that take a lock, and that another session then cannot have.  A search_path at
-# startup is what Prisma sends, whose program is not in its packages; sessions of
-# postgres_fdw have pg_catalog alone.
-my @calls = (
-	{ name => 'a search_path at startup', options => '-c search_path=ops', query => 'SELECT pg_try_advisory_lock(72707369)' },
-	{
-		name => 'postgres_fdw',
-		query => 'SELECT got FROM remote',
-		other => 'SELECT pg_try_advisory_xact_lock(42)',
-		prepare => sub {
-			my ($node) = @_;
-			on($node, sprintf <<~'END', $node->host, $node->port);
-				CREATE EXTENSION postgres_fdw SCHEMA ops;
-				CREATE SERVER here FOREIGN DATA WRAPPER postgres_fdw OPTIONS (host '%s', port '%s', dbname 'shop');
-				CREATE USER MAPPING FOR app SERVER here OPTIONS (user 'app', password_required 'false');
-				CREATE VIEW public.asks AS SELECT pg_try_advisory_xact_lock(42) AS got;
-				CREATE FOREIGN TABLE public.remote (got boolean) SERVER here OPTIONS (table_name 'asks');
-				GRANT SELECT ON public.asks, public.remote TO app;
-				END
-		}
-	});
-
-sub call
-{
-	my ($program, $way) = @_;
-	my ($first, $second) = map { zk_session($_, dbname => 'shop', user => 'app', options => $program->{options}) } @{ $way->{nodes} };
-	$program->{prepare}->($way->{nodes}[0]) if $program->{prepare};
-	is($first->value("BEGIN; $program->{query}"), 't', "$program->{name}: a lock");
-	is_held($program->{name}, $way);
-	my $other = $program->{other} // $program->{query};
-	is($second->value($other), 'f', '- another session is refused');
-	$first->value('DISCARD ALL') if $first->value('ROLLBACK') eq '';
-	is($second->value($other), 't', '- and has it after it');
-	$_->quit for $first, $second;
-	is_over($way);
-	on($way->{nodes}[0], 'DROP EXTENSION postgres_fdw CASCADE') if $program->{prepare};
-	return;
-}
-
-in_each_way({ %$_, has => '/' }, \&call, 'plain', 'redirect') for @calls;
+# (Calls in sessions, also through postgres_fdw, and with any search_path: t/106)
 
 # -- pg_partman: a key that protects what one server has
 
@@ -478,7 +431,6 @@ sub maintain
 		$_->value('COMMIT') for @sessions;
 		if ($own) { cmp_ok(partitions($_), '>', $before, '- and ' . $_->name . ' has more partitions') for @nodes; }
 		else { is(partitions($nodes[1]), $before, '- and the other one skips its maintenance'); }
-		$_->quit for @sessions;
 	}
 	is_over($way);
 	on($_, 'ALTER DATABASE shop RESET zklock.advisory_space') for @nodes;
@@ -488,7 +440,4 @@ sub maintain
 chomp(my $share = `pg_config --sharedir`);
 in_each_way({ name => 'pg_partman', has => "$share/extension/pg_partman.control" }, \&maintain, 'redirect');
 
-$_->quit for values %admin;
-zk_nothing_left($zk, 'nothing is left at the end', sessions => 0);
-zk_no_crash($_) for $east, $west;
-done_testing();
+zk_end($zk, $east, $west);

@@ -3,21 +3,11 @@
 # turn that comes after a third of the session timeout, for a view, and where doubt is
 # to cancel.  What is lost meanwhile is noticed all the same.
 
-use strict;
-use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
-use Test::More;
-use Time::HiRes qw(time);
-
 use Cost;
-use Deadline;
-use ZkProxy;
-use Zklock;
-use ZooKeeper;
+use Tests;
 
 my $zk = ZooKeeper->new->start;
 # A session that stands still for two thirds of this asks the quorum
@@ -101,14 +91,12 @@ subtest 'holders, and those who wait' => sub {
 
 	pass_time(2, 'the first heartbeats, which set watches');
 	my $written = written_in(4, @all);
-	note scalar(@all) . " sessions, four heartbeats: $written transactions";
 	# one that stood still for most of its timeout asks the quorum
 	cmp_ok($written, '<', @all / 4, 'of the heartbeats of ' . scalar(@all) . ' sessions nothing was written');
 
 	my @queue = queue(9, q{SELECT zk_lock('/queue')});
 	pass_time(2, 'the first heartbeats');
 	$written = written_in(4, @all, @queue);
-	note "and with nine in a queue: $written transactions";
 	cmp_ok($written, '>', 2, 'the first waiter of a queue asks the quorum');
 	cmp_ok($written, '<', 7 + @all / 4, '- and no other');
 
@@ -119,7 +107,6 @@ subtest 'holders, and those who wait' => sub {
 		$s->wait;
 		$s->value('SELECT zk_unlock_all()');
 	}
-	$_->quit for @all, @queue;
 };
 
 #
@@ -166,7 +153,6 @@ subtest 'an older proof' => sub {
 		is(join(' ', map { (split / /)[0] } $proxy->requests), $requests, '- at the price of ' . ($requests || 'nothing'));
 		is($proxy->trips, $trips, "- round trips: $trips");
 		$proxy->delay_ms(0);
-		$s->quit;
 	}
 	$client->close;
 };
@@ -182,7 +168,6 @@ subtest 'doubt, from now on' => sub {
 	is($result->{state}, '', 'more than a session timeout later it still runs');
 	cmp_ok($proxy->count('multi'), '>', 1, '- and the quorum was asked');
 	$s->value(q{SET zklock.cancel_on_loss = 'lost'; COMMIT});
-	$s->quit;
 };
 
 subtest 'a node that somebody deletes' => sub {
@@ -206,14 +191,8 @@ subtest 'a node that somebody deletes' => sub {
 		is($proxy->count('multi'), 0, '- and has asked no quorum');
 		$proxy->release;
 		$s->query("SELECT zk_unlock('$path')");
-		$s->quit;
 	}
 	$hand->close;
 };
 
-zk_nothing_left($zk, 'nothing is left in ZooKeeper');
-$admin->quit;
-$node->stop;
-$zk->stop;
-
-done_testing();
+zk_end($zk, $node);

@@ -4,17 +4,11 @@
 # whatever way, is not passed over; nor if the directory was removed, made again,
 # and had as many nodes.
 
-use strict;
-use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
-use Test::More;
-
 use Cost;
-use ZkProxy;
-use Zklock;
-use ZooKeeper;
+use Tests;
 
 # so long that no heartbeat, which looks at what is held, comes between what is counted
 my $zk = ZooKeeper->new->start;
@@ -173,7 +167,6 @@ subtest 'a session of ours' => sub {
 	$s->value(q{SELECT zk_unlock('/ours')});
 	is($other->wait->{out}, 't', 'one that waited meanwhile');
 	has_to_wait($s, $proxy, '/ours', sub { $other->value('SELECT zk_unlock_all()') }, '- is before the next');
-	$other->quit;
 };
 
 # Held with s, though somebody else stands there, with a greater number: so often that
@@ -332,8 +325,4 @@ subtest 'another epoch' => sub {
 	$client->close;
 	$_->[0]->quit for $idle, $asks;
 };
-zk_nothing_left($zk, 'nor in an ensemble', sessions => 0);
-$node->stop;
-zk_no_crash($node);
-
-done_testing();
+zk_end($zk, $node);

@@ -1,18 +1,12 @@
 # zklock.advisory: calls of PostgreSQL's own advisory lock functions take the lock in
 # ZooKeeper, or fail.  None takes the lock that only this server knows.
 
-use strict;
-use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
 use IO::Socket::UNIX;
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
-use Test::More;
 
-use Zklock;
-use ZooKeeper;
+use Tests;
 
 my $zk = ZooKeeper->new->start;
 my $node = zk_cluster('main', $zk, session_preload_libraries => '', shared_preload_libraries => 'zklock', max_prepared_transactions => 2);
@@ -240,7 +234,6 @@ foreach my $role (qw(app root))
 		is($admin->value(q{SELECT count(*) FROM zk_lock_paths('/advisory/postgres')}), '1', 'that of postgres_fdw');
 		$s->value('SELECT postgres_fdw_disconnect_all()');
 		is(comes_to($s, $refused{$_}), '55000', $_) foreach sort keys %refused;
-		$s->quit;
 	};
 }
 
@@ -259,7 +252,6 @@ subtest 'strict' => sub {
 	is(comes_to($s, 'SELECT pg_catalog.pg_advisory_lock(7)'), '55000', '- PostgreSQL\'s is not');
 	like($s->query('SELECT pg_catalog.pg_advisory_lock(7)')->{err},
 		qr/cannot call pg_catalog\.pg_advisory_lock\(bigint\) in this session.*zklock\.advisory is "strict".*search_path/s, 'what it says');
-	$s->quit;
 };
 
 subtest 'off' => sub {
@@ -268,7 +260,6 @@ subtest 'off' => sub {
 	is($s->value($LOCAL), '1', '- and only that');
 	is($s->value($HOLDS), '', '- nothing in ZooKeeper');
 	is($s->query(q{SET zklock.advisory = redirect})->{state}, '42501', 'it is the administrator\'s');
-	$s->quit;
 };
 
 subtest 'each of the 21' => sub {
@@ -287,7 +278,6 @@ subtest 'each of the 21' => sub {
 	}
 	is($s->value(q{SELECT count(*) FROM zk_locks}), '0', 'all are released');
 	is($admin->value(q{SELECT string_agg(DISTINCT procost::text, '') FROM pg_proc WHERE pronamespace = 'zklock_advisory'::regnamespace}), '1', 'they cost as much');
-	$s->quit;
 };
 
 subtest 'operators' => sub {
@@ -312,7 +302,6 @@ subtest 'operators' => sub {
 	my $anybody = zk_session($node, user => 'unprivileged');
 	is($anybody->query('CREATE OPERATOR pg_temp.@@@ (rightarg = bigint, function = pg_try_advisory_lock)')->{state}, '', 'any role can make one');
 	is($_->query('SELECT count(*) FROM many')->{state}, '', '- which stops nobody') foreach @s;
-	$_->quit foreach @s, $anybody;
 };
 
 # What a superuser makes of one can be called where no hook is
@@ -358,7 +347,6 @@ subtest 'unseen' => sub {
 		CREATE DOMAIN big AS bigint;
 		CREATE CAST (big AS boolean) WITH FUNCTION pg_try_advisory_lock(bigint) AS IMPLICIT});
 	is(comes_to($s[0], 'SELECT pg_try_advisory_lock(7)'), '7', 'when all is dropped; what a domain\'s owner may make does not count');
-	$_->quit foreach @s;
 };
 
 # Message F: no planner sees it
@@ -428,7 +416,6 @@ subtest 'switched on, and off' => sub {
 	is($s->value($HOLDS), '', 'an open cursor goes on as it began');
 	$s->value('COMMIT; SELECT pg_advisory_unlock_all()');
 	is($s->value($LOCAL), '0', 'nothing is left');
-	$s->quit;
 };
 
 subtest 'no extension' => sub {
@@ -462,15 +449,11 @@ subtest 'no extension' => sub {
 		DROP EXTENSION zklock_advisory});
 	is($s->query('EXECUTE p')->{state}, '55000', 'dropped: a plan that was made before');
 	is($s->value($LOCAL), '0', 'nothing of PostgreSQL\'s');
-	$s->quit;
 };
 
 subtest 'rights' => sub {
-	my $s = zk_session($node, user => 'unprivileged');
-	is($s->query('SELECT pg_advisory_lock(7)')->{state}, '42501', 'without EXECUTE on ours');
-	$s->quit;
 	$node->safe_psql('postgres', 'REVOKE EXECUTE ON FUNCTION pg_catalog.pg_advisory_lock(bigint) FROM PUBLIC');
-	$s = zk_session($node, user => 'app');
+	my $s = zk_session($node, user => 'app');
 	is(comes_to($s, 'SELECT pg_advisory_lock(7)'), '7', 'without EXECUTE on PostgreSQL\'s: ours');
 	is($s->query('SET ROLE plain; SELECT pg_advisory_lock(7)')->{state}, '42501', 'SET ROLE does not change what is set');
 	$s->quit;
@@ -481,7 +464,6 @@ subtest 'a parallel worker' => sub {
 	my $s = zk_session($node, user => 'app');
 	$s->value(q{SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0; SET min_parallel_table_scan_size = 0; SET parallel_leader_participation = off});
 	is($s->query('SELECT count(parallel(i)) FROM many')->{state}, '0A000', 'a function falsely marked as safe brings it there');
-	$s->quit;
 };
 
 # A value of the administrator's that was lost does not mean "off"
@@ -505,8 +487,4 @@ subtest 'by session_preload_libraries' => sub {
 	}
 };
 
-$admin->quit if $admin->{pid};
-zk_no_crash($node);
-zk_nothing_left($zk, 'nothing is left in ZooKeeper');
-$node->stop;
-done_testing();
+zk_end($zk, $node);

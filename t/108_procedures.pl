@@ -3,18 +3,10 @@
 # meanwhile; elsewhere they wait as the functions do.  However a wait ends, the
 # session, its savepoints and procedures can go on.
 
-use strict;
-use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
-use Test::More;
-
-use Deadline;
-use Zklock;
-use ZooKeeper;
+use Tests;
 
 my $zk = ZooKeeper->new->start;
 my $node = zk_cluster('main', $zk, autovacuum => 'off', 'zklock.session_timeout' => '30s');
@@ -308,8 +300,7 @@ subtest 'errors that end a wait' => sub {
 	}
 	is($timed{EXCEPTION}->wait->{state}, '', 'in a block with EXCEPTION 55P03 is caught');
 	is($timed{EXCEPTION}->value('SELECT path, count FROM zk_locks'), '/free|1', '- and what follows locks');
-	zk_until(sub { !grep { contenders($_) > 1 } '/held', '/held2', '/held3' }, 'those who wait no longer to leave the queues');
-	pass('nothing of them stays in a queue');
+	ok(zk_until(sub { !grep { contenders($_) > 1 } '/held', '/held2', '/held3' }, 'those who wait no longer to leave the queues'), 'nothing of them stays in a queue');
 	$_->quit for values %timed;
 	$holder->value('SELECT zk_unlock_all()');
 };
@@ -328,18 +319,6 @@ subtest 'a deadlock with a row' => sub {
 	$s[0]->value('COMMIT');
 	is($admin->value('SELECT i FROM news'), 112, '- and both commit');
 	works($_, 'afterwards') for @s;
-	$_->quit for @s;
-};
-
-subtest 'a deadlock' => sub {
-	my @s = map { zk_session($node) } 0, 1;
-	$s[$_]->value("BEGIN; CALL zk_xact_acquire('/cycle/$_')") for 0, 1;
-	$s[$_]->send("CALL zk_xact_acquire('/cycle/@{[ 1 - $_ ]}')") for 0, 1;
-	my @states = sort map { $_->wait->{state} } @s;
-	is_deeply(\@states, [ '', '40P01' ], 'one fails with 40P01, and the other one goes on');
-	$_->value('ROLLBACK') for @s;
-	works($_, 'afterwards') for @s;
-	$_->quit for @s;
 };
 
 # What was told to the server log, and a statement whose text somebody has removed
@@ -375,7 +354,6 @@ subtest 'what the backend itself has while it waits' => sub {
 	like($s->query($_)->{err}, qr/active snapshot: yes, the portal's: yes/, "$_: ends with one")
 	  for $call, "BEGIN; $call", "COMMIT; DO \$\$ BEGIN $call; END \$\$", "DO \$\$ BEGIN COMMIT; $call; END \$\$";
 	$s->value('SELECT zk_unlock_all()');
-	$s->quit;
 };
 
 subtest 'losses' => sub {
@@ -400,7 +378,6 @@ subtest 'losses' => sub {
 		is($s->wait->{state}, '40001', "$name: the wait ends when another lock of the transaction is lost");
 		$s->query('ROLLBACK');
 		works($s, $name);
-		$s->quit;
 	}
 
 	# it has nothing but its place in the queue
@@ -412,11 +389,6 @@ subtest 'losses' => sub {
 	zk_until(sub { ($admin->value(q{SELECT zk_session FROM zk_lock_queue('/held') WHERE NOT granted}) || $id) ne $id }, 'it to queue again');
 	$holder->value('SELECT zk_unlock_all()');
 	is($s->wait->{state}, '', 'its place in the queue is lost: it queues again, and gets the lock');
-	$s->quit;
 };
 
-$_->quit for $holder, $admin;
-zk_nothing_left($zk, 'nothing is left in ZooKeeper', sessions => 0);
-zk_no_crash($node);
-
-done_testing();
+zk_end($zk, $node);

@@ -3,8 +3,7 @@
  * cancel.c
  *	  What becomes of a cancel of ours and one of the client at the same
  *	  moment, of one that comes while a function runs, and of one that finds
- *	  no latch waited for, for t/034_stop.pl; and of a signal that comes late,
- *	  for t/107_terminate.pl.
+ *	  no latch waited for; and of a signal that comes late: for t/034_stop.pl.
  *
  *-------------------------------------------------------------------------
  */

@@ -207,6 +207,8 @@ test_names(void)
 	snprintf(name, sizeof(name), "%0*d", ZKP_STRANGER_MAX + 1, 1);
 	ok(!zkp_may_be_stranger(name), "nor is one that is longer");
 	ok(!zkp_may_be_stranger(""), "nor is nothing");
+	ok(zkp_compare(&(ZkpContender) {.name = "a",.seq = 1}, &(ZkpContender) {.name = "b",.seq = 1}) < 0,
+	   "of two with one number, the name tells which comes first");
 }
 
 static void
@@ -234,59 +236,6 @@ test_single(void)
 
 		ok(!zkp_parse_single(not[i], &czxid) && czxid == -7, "\"%s\" is not", not[i]);
 	}
-}
-
-#define MAX_NAMES	6
-#define SEM(permits, n) "_c_" UUID "-semaphore-" #permits "-" #n
-
-static char *const three_permits[] = {
-	SEM(1, 0000000001), SEM(3, 0000000002), SEM(1, 0000000003), SEM(3, 0000000004), SEM(2, 0000000005), NULL
-};
-
-/*
- * Who holds the lock, as zk_lock_queue shows it: "+".  Of whose session each is:
- * a letter, a capital one if zklock made it, or - for nobody known; and in which
- * mode, if not in that which its name says: s or x.
- */
-static void
-hold(const char *what, char *const *names, ZkpMode mode, const char *sessions, const char *modes, const char *expected)
-{
-	ZkpContender queue[MAX_NAMES];
-	bool		granted[MAX_NAMES];
-	int			n = (int) strlen(expected);
-	bool		good = zkp_queue(names, n, mode, queue) == n;
-
-	for (int i = 0; i < n; i++)
-	{
-		queue[i].owner = sessions[i] == '-' ? 0 : sessions[i] | 0x20;
-		queue[i].ours = sessions[i] >= 'A' && sessions[i] <= 'Z';
-		if (modes[i] != '-')
-			queue[i].mode = modes[i] == 's' ? ZKP_SHARED : ZKP_EXCLUSIVE;
-	}
-	zkp_granted(queue, n, granted);
-	for (int i = 0; i < n; i++)
-		good &= granted[i] == (expected[i] == '+');
-	ok(good, "%s", what);
-}
-
-static void
-test_granted(void)
-{
-	static char *const writers[] = {"a-lock-0000000001", "b-lock-0000000002", "x-1f-0000000000"};
-	static char *const readers[] = {"a__rlock__0000000001", "b__rlock__0000000002", "c__lock__0000000003", "d__rlock__0000000004"};
-	static char *const equal[] = {"a__WRIT__0000000001", "b__READ__0000000001"};
-
-	hold("the first writer holds", writers, ZKP_EXCLUSIVE, "---", "---", "+..");
-	hold("readers hold together, and not behind a writer", readers, ZKP_EXCLUSIVE, "----", "----", "++..");
-	hold("of other clients, nobody knows what belongs together", readers, ZKP_EXCLUSIVE, "a-a-", "----", "++..");
-	hold("whatever they have", readers, ZKP_EXCLUSIVE, "aaa-", "----", "++..");
-	hold("who upgrades waits for the other readers", readers, ZKP_EXCLUSIVE, "ABA-", "----", "++..");
-	hold("and not for its own session's", readers, ZKP_EXCLUSIVE, "AAA-", "----", "+++.");
-	hold("a writer that has become a reader lets others in", readers, ZKP_EXCLUSIVE, "----", "--s-", "++++");
-	hold("each is judged by its own permits", three_permits, ZKP_SEMAPHORE, "-----", "-----", "++...");
-	hold("of two with one number, neither holds for certain", equal, ZKP_EXCLUSIVE, "--", "--", "..");
-	hold("but if it is one session's: it turns reader", equal, ZKP_EXCLUSIVE, "aa", "--", "++");
-	hold("two writers do not", equal, ZKP_EXCLUSIVE, "aa", "-x", "..");
 }
 
 /* Whether one blocks the other, by comparing the pair only */
@@ -320,18 +269,6 @@ granted_by_pairs(const ZkpContender *queue, int n, int self)
 			return false;
 	}
 	return queue[self].mode != ZKP_SEMAPHORE || others < queue[self].permits;
-}
-
-static void
-test_wrap(void)
-{
-	static char *const names[] = {"a-lock-2147483647", "b-lock--2147483648", "c-lock-2147483647", NULL};
-	static char *const low[] = {"a-lock-0000000001", "b-lock-2000000001", NULL};
-	ZkpContender queue[MAX_NAMES];
-
-	ok(!zkp_needs_czxids(queue, zkp_queue(low, 2, ZKP_EXCLUSIVE, queue)), "far from the wrap, numbers tell the order");
-	ok(zkp_needs_czxids(queue, zkp_queue(names, 3, ZKP_EXCLUSIVE, queue)), "near it they do not");
-	ok(zkp_needs_czxids(queue, zkp_queue(names + 1, 1, ZKP_EXCLUSIVE, queue)), "nor beyond it");
 }
 
 /* Node s, of transaction 0x500000100, and the next one that we get */
@@ -1250,8 +1187,6 @@ main(int argc, char **argv)
 	test_names();
 	test_single();
 	test_records();
-	test_granted();
-	test_wrap();
 	test_comes_next();
 	test_random_queues();
 	test_random_grants();

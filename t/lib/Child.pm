@@ -14,6 +14,8 @@ Child - processes that end with the one that started them
   Child::forget($pid);        # it has exited
   Child::is_ours($pid);       # started by this process, not by the one that forked it
 
+  my ($address, $pid) = Child::serve(sub { ... });    # a server that ends with us
+
   Child::suspend(@pids);      # any processes, also of others: returns when all their threads are stopped
   Child::is_suspended($pid)
 
@@ -24,6 +26,7 @@ package Child;
 use strict;
 use warnings;
 use IO::Handle;
+use IO::Socket::INET;
 use POSIX ();
 
 use Deadline;
@@ -84,6 +87,31 @@ sub spawn
 	$to->autoflush(1);
 	remember($pid);
 	return ($pid, $to, $from);
+}
+
+# A server that is not ZooKeeper: a process that passes each connection to $code, and keeps
+# it open if that returns true
+sub serve
+{
+	my ($code) = @_;
+	my $listener = IO::Socket::INET->new(LocalAddr => '127.0.0.1', Listen => 20) or die "could not listen: $@";
+	my $pid = fork // die "could not fork: $!";
+	if ($pid == 0)
+	{
+		my @open;
+		$SIG{$_} = 'DEFAULT' for qw(INT TERM HUP);
+		$SIG{PIPE} = 'IGNORE';
+		# a servant ends when nobody has the other end of its socket
+		POSIX::close($_) for grep { $_ != fileno $listener } 3 .. 255;
+		while (my $sock = $listener->accept)
+		{
+			$sock->autoflush(1);
+			push @open, $sock if $code->($sock);
+		}
+		POSIX::_exit(0);
+	}
+	remember($pid);
+	return ('127.0.0.1:' . $listener->sockport, $pid);
 }
 
 END

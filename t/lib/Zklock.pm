@@ -25,7 +25,8 @@ Zklock - what zklock's tests with real servers have in common
 =head1 DESCRIPTION
 
 A session is a psql that gets its commands through a pipe, so that a query can
-be under way while the test does something else.  Every wait has a deadline and
+be under way while the test does something else.  It ends with the scope that it
+is in, and quit is for those that must end before.  Every wait has a deadline and
 dies when it has passed.
 
 =cut
@@ -46,7 +47,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils qw(slurp_file);
 
 our @EXPORT = qw(zk_cluster zk_init zk_foreign_server zk_session zk_session_with zk_counted_session zk_counted_closed zk_library zk_holds zk_until zk_waits zk_wait_waiting zk_wait_queued zk_wait_session zk_wait_hold
-  zk_locks_left zk_nothing_left zk_kill zk_commits_hang zk_no_crash zk_few zk_short zk_is_lost zk_works zk_locks_again zk_cpu_seconds zk_descriptors zk_threads zk_free_descriptor zk_soft_limit zk_set_soft_limit);
+  zk_locks_left zk_nothing_left zk_kill zk_commits_hang zk_no_crash zk_end zk_few zk_short zk_is_lost zk_works zk_locks_again zk_cpu_seconds zk_descriptors zk_threads zk_free_descriptor zk_soft_limit zk_set_soft_limit);
 
 # As on most servers, and in the pages of doc/.  initdb, psql and the clients that servers
 # have, such as postgres_fdw, would take the system's user, who may have any name.
@@ -337,6 +338,17 @@ sub zk_no_crash
 	return unlike(slurp_file($node->logfile), qr/terminated by signal|PANIC:|TRAP:/, 'no backend has crashed');
 }
 
+# The end of a file: nothing is left when its servers have ended, and with them all
+# sessions.
+sub zk_end
+{
+	my ($zk, @nodes) = @_;
+	$_->stop for @nodes;
+	zk_no_crash($_) for @nodes;
+	zk_nothing_left($zk, 'nothing is left in ZooKeeper', sessions => 0);
+	return done_testing();
+}
+
 # A few of many lines, enough to see what is wrong
 sub zk_few
 {
@@ -576,13 +588,13 @@ sub cancel
 # ZooKeeper session, which removes its nodes.
 sub quit
 {
-	my ($self) = @_;
+	my ($self, $timeout) = @_;
 	return unless $self->{psql};
 	local $SIG{PIPE} = 'IGNORE';
 	syswrite $self->{in}, "\\q\n";    # a forked child may keep the pipe open
 	close $self->{in};
 	my $psql = delete $self->{psql};
-	my $deadline = time + $TIMEOUT;
+	my $deadline = time + ($timeout // $TIMEOUT);
 	until (waitpid($psql, WNOHANG) != 0)
 	{
 		croak 'psql does not end' if time > $deadline;
@@ -674,11 +686,16 @@ sub _result
 	return \%result;
 }
 
+# A session ends with the scope that it is in, as if it had said so.  One whose query is
+# under way cannot; nor is there a server to wait for when the test itself ends.
 sub DESTROY
 {
 	my ($self) = @_;
 	local ($?, $!, $@);
-	$self->kill9 if Child::is_ours($self->{psql});
+	return unless Child::is_ours($self->{psql});
+	my $psql = $self->{psql};
+	if ($self->{mark} || ${^GLOBAL_PHASE} eq 'DESTRUCT') { $self->kill9; }
+	elsif (!eval { $self->quit(10); 1 }) { kill 'KILL', $psql; }
 	return;
 }
 

@@ -155,7 +155,7 @@ our @MUTANTS = (
 		name => 'release_without_standby',
 		what => 'a COMMIT that waits for its standby as the postmaster dies gives its locks back',
 		edits => [ [ 'lock/transaction/xact.c', 'commit && ProcDiePending && !PostmasterIsAliveInternal()', 'false' ] ],
-		test => [ '107_terminate', 'the postmaster is killed while COMMIT waits for its synchronous standby' ]
+		test => [ '034_stop', 'the postmaster is killed while COMMIT waits for its synchronous standby' ]
 	},
 	{
 		name => 'wakeup_dropped',
