@@ -226,7 +226,7 @@ PG_FUNCTION_INFO_V1(zk_unlock_all);
 Datum
 zk_unlock_all(PG_FUNCTION_ARGS)
 {
-	int64		dropped = zkl_unlock_all(false);
+	int64		dropped = zkl_unlock_all(ZKL_SESSION_SCOPES);
 
 	PG_RETURN_INT32((int32) Min(dropped, PG_INT32_MAX));
 }

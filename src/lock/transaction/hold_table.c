@@ -397,7 +397,7 @@ zkl_count_shown(const Lock *lock, int64 counts[ZK_SHOWN_SCOPES])
 }
 
 Hold *
-zkl_latest_hold(Lock *lock, ZkScope scope)
+zkl_latest_hold(Lock *lock, int scopes)
 {
 	dlist_iter	iter;
 
@@ -405,7 +405,7 @@ zkl_latest_hold(Lock *lock, ZkScope scope)
 	{
 		Hold	   *hold = dlist_container(Hold, in_lock, iter.cur);
 
-		if (hold->scope == scope && hold->count > 0)
+		if ((scopes & ZKL_SCOPE(hold->scope)) != 0 && hold->count > 0)
 			return hold;
 	}
 	return NULL;

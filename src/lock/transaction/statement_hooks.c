@@ -182,7 +182,7 @@ utility_hook(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 		standard_ProcessUtility(pstmt, queryString, readOnlyTree, context, params,
 								queryEnv, dest, qc);
 	if (discard_all)
-		(void) zkl_unlock_all(false);
+		(void) zkl_unlock_all(ZKL_SESSION_SCOPES);
 	else if (has_locks)
 		note_statement(statement, tag);
 }

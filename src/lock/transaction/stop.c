@@ -322,8 +322,7 @@ is_taken_here(Lock *lock)
 static bool
 is_of_session(Lock *lock)
 {
-	return zkl_latest_hold(lock, ZK_SCOPE_SESSION) != NULL ||
-		zkl_latest_hold(lock, ZK_SCOPE_ADVISORY) != NULL;
+	return zkl_latest_hold(lock, ZKL_SESSION_SCOPES) != NULL;
 }
 
 /* Whether that is so for any lock that relies on the node of this one */

@@ -53,13 +53,8 @@ typedef struct TicketRange
 
 static TicketRange xact_tickets;
 
-/* The holds that a commit that drops an extension must release */
-static enum
-{
-	NO_ORPHANS,
-	ADVISORY_ORPHANS,
-	ALL_ORPHANS
-}			orphans = NO_ORPHANS;
+/* The scopes of the holds that a commit which drops an extension must release */
+static int	orphans = 0;
 
 static void xact_callback(XactEvent event, void *arg);
 static void subxact_callback(SubXactEvent event, SubTransactionId mySubid,
@@ -294,7 +289,7 @@ linger(void)
  * in the table until settle_ended.
  */
 static bool
-any_orphan(bool only_advisory, bool end)
+any_orphan(int scopes, bool end)
 {
 	bool		any = false;
 	dlist_mutable_iter held;
@@ -308,7 +303,7 @@ any_orphan(bool only_advisory, bool end)
 		{
 			Hold	   *hold = dlist_container(Hold, in_lock, iter.cur);
 
-			if (hold->scope != ZK_SCOPE_ADVISORY && (only_advisory || hold->scope != ZK_SCOPE_SESSION))
+			if ((scopes & ZKL_SCOPE(hold->scope)) == 0)
 				continue;
 			any |= hold->count > 0;
 			if (end)
@@ -326,21 +321,20 @@ any_orphan(bool only_advisory, bool end)
 static void
 find_orphans(void)
 {
-	bool		only_advisory;
-	bool		told = orphans != NO_ORPHANS;
+	bool		told = orphans != 0;
 
-	orphans = NO_ORPHANS;
+	orphans = 0;
 	if (!zkl_has_dropped_something())
 		return;
-	only_advisory = OidIsValid(get_extension_oid("zklock", true));
-	if (only_advisory && OidIsValid(get_extension_oid("zklock_advisory", true)))
-		return;
-	if (!any_orphan(only_advisory, false))
-		return;
-	orphans = only_advisory ? ADVISORY_ORPHANS : ALL_ORPHANS;
-	if (!told)
+	if (!OidIsValid(get_extension_oid("zklock", true)))
+		orphans = ZKL_SESSION_SCOPES;
+	else if (!OidIsValid(get_extension_oid("zklock_advisory", true)))
+		orphans = ZKL_SCOPE(ZK_SCOPE_ADVISORY);
+	if (!any_orphan(orphans, false))
+		orphans = 0;
+	else if (!told)
 		ereport(NOTICE,
-				(only_advisory ?
+				(orphans != ZKL_SESSION_SCOPES ?
 				 errmsg("releasing all advisory locks in ZooKeeper of this session") :
 				 errmsg("releasing all ZooKeeper locks of this session"),
 				 errdetail("The functions that could release them have been dropped.")));
@@ -383,8 +377,8 @@ end_transaction(bool commit)
 		else
 			end_hold(hold);
 	}
-	if (commit && orphans != NO_ORPHANS)
-		(void) any_orphan(orphans == ADVISORY_ORPHANS, true);
+	if (commit && orphans != 0)
+		(void) any_orphan(orphans, true);
 	settle_ended();
 	if (marked && zkb_peek() != NULL)
 		zkn_settle(zkb_peek());
@@ -438,7 +432,7 @@ last_callback(XactEvent event, void *arg)
 		case XACT_EVENT_ABORT:
 		case XACT_EVENT_PREPARE:
 			last_has_run = false;
-			orphans = NO_ORPHANS;
+			orphans = 0;
 			zkb_rest();
 			break;
 		default:
