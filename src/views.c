@@ -115,20 +115,21 @@ where_to_look(const char *path)
 }
 
 static void
-put_lock(const ZkHoldInfo *info, void *arg)
+put_lock(const Lock *lock, ZkScope scope, int64 count, ZkHoldState state, const ZkGrant *grant,
+		 void *arg)
 {
 	Row			row;
 
 	begin_row(&row, arg);
-	add_text(&row, zkb_path_for_display(info->path));
-	add_text(&row, zkb_path_for_display(info->root));
-	add_text(&row, mode_names[info->mode]);
-	add_text(&row, scope_names[info->scope]);
-	add(&row, Int64GetDatum(info->count));
-	add_text(&row, state_names[info->state]);
-	add_if(&row, info->state != ZKL_STATE_LOST, Int64GetDatum(info->token));
-	add_utf8(&row, info->node, true);
-	add(&row, TimestampTzGetDatum(info->acquired_at));
+	add_text(&row, zkb_path_for_display(lock->key.path + lock->root_len));
+	add_text(&row, zkb_path_for_display(zkl_root_of(lock)));
+	add_text(&row, mode_names[(int) lock->key.mode]);
+	add_text(&row, scope_names[scope]);
+	add(&row, Int64GetDatum(count));
+	add_text(&row, state_names[state]);
+	add_if(&row, state != ZKL_STATE_LOST, Int64GetDatum(grant->token));
+	add_utf8(&row, grant->name, true);
+	add(&row, TimestampTzGetDatum(lock->acquired_at));
 	put_row(&row);
 }
 

@@ -281,7 +281,6 @@ zkl_take_node(Lock *lock, const ZkGrant *grant)
 	lock->grant = *grant;
 	lock->generation = zkb_generation();
 	lock->loss = ZK_NOT_LOST;
-	lock->acquired_at = GetCurrentTimestamp();
 	zkl_nnodes++;
 }
 
