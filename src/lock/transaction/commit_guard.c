@@ -128,8 +128,8 @@ find_relied(Relied *relied, bool writes)
 
 	run++;
 	relied->n = 0;
-	relied->locks = MemoryContextAlloc(TopTransactionContext, n * sizeof(Lock *));
-	relied->nodes = MemoryContextAlloc(TopTransactionContext, n * sizeof(ZkNode *));
+	relied->locks = palloc(n * sizeof(Lock *));
+	relied->nodes = palloc(n * sizeof(ZkNode *));
 	dlist_foreach(iter, &zkl_xact_holds)
 	{
 		Hold	   *hold = dlist_container(Hold, in_xact, iter.cur);

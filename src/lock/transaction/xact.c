@@ -351,7 +351,6 @@ find_orphans(void)
 static void
 end_transaction(bool commit)
 {
-	bool		marked;
 	dlist_mutable_iter iter;
 
 	/*
@@ -366,7 +365,7 @@ end_transaction(bool commit)
 
 	if (zkb_peek() != NULL)
 		zks_gather(zkb_peek());
-	marked = zkl_decide_marks(commit);
+	zkl_decide_marks(commit);
 	dlist_foreach_modify(iter, &zkl_xact_holds)
 	{
 		Hold	   *hold = dlist_container(Hold, in_xact, iter.cur);
@@ -380,10 +379,11 @@ end_transaction(bool commit)
 	if (commit && orphans != 0)
 		(void) any_orphan(orphans, true);
 	settle_ended();
-	if (marked && zkb_peek() != NULL)
-		zkn_settle(zkb_peek());
 	if (zkb_peek() != NULL)
+	{
+		zkn_settle(zkb_peek());
 		zks_send(zkb_peek());
+	}
 	zkl_show();
 	linger();
 }
@@ -521,32 +521,21 @@ xact_callback(XactEvent event, void *arg)
 	if (hash_get_num_entries(zkl_locks) == 0 && xact_tickets.last == 0)
 		return;
 
-	switch (event)
+	if (ended)
 	{
-		case XACT_EVENT_PRE_COMMIT:
-			before_commit();
-			break;
-		case XACT_EVENT_PRE_PREPARE:
-			if (!dlist_is_empty(&zkl_xact_holds))
-				ereport(ERROR,
-						(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-						 errmsg("cannot PREPARE a transaction that has taken ZooKeeper locks"),
-						 errdetail("A lock belongs to a ZooKeeper session, which a prepared transaction outlives.")));
-			(void) zkl_guard(zkl_has_written(), 0);
-			break;
-		case XACT_EVENT_COMMIT:
-		case XACT_EVENT_PREPARE:
-			end_transaction(true);
-			zkl_stop_next_transaction();
-			break;
-		case XACT_EVENT_ABORT:
-			end_transaction(false);
-			zkl_stop_next_transaction();
-			break;
-		case XACT_EVENT_PARALLEL_PRE_COMMIT:
-		case XACT_EVENT_PARALLEL_COMMIT:
-		case XACT_EVENT_PARALLEL_ABORT:
-			break;				/* a parallel worker holds nothing */
+		end_transaction(event != XACT_EVENT_ABORT);
+		zkl_stop_next_transaction();
+	}
+	else if (event == XACT_EVENT_PRE_COMMIT)
+		before_commit();
+	else if (event == XACT_EVENT_PRE_PREPARE)
+	{
+		if (!dlist_is_empty(&zkl_xact_holds))
+			ereport(ERROR,
+					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+					 errmsg("cannot PREPARE a transaction that has taken ZooKeeper locks"),
+					 errdetail("A lock belongs to a ZooKeeper session, which a prepared transaction outlives.")));
+		(void) zkl_guard(zkl_has_written(), 0);
 	}
 }
 

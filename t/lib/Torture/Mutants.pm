@@ -140,7 +140,7 @@ our @MUTANTS = (
 	{
 		name => 'release_before_commit',
 		what => 'the end of a transaction releases before it is visible to others',
-		edits => [ [ 'lock/transaction/xact.c', "\t\t\tbefore_commit();\n", "\t\t\tbefore_commit();\n\t\t\tend_transaction(true);\n" ] ],
+		edits => [ [ 'lock/transaction/xact.c', "\t\tbefore_commit();\n", "\t{\n\t\tbefore_commit();\n\t\tend_transaction(true);\n\t}\n" ] ],
 		scene => 'slow_commit',
 		convicted => ['lost update']
 	},
