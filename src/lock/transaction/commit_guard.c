@@ -28,42 +28,18 @@
  *-------------------------------------------------------------------------
  */
 
-/* Read in a signal handler, too; a subtransaction undoes none of these */
-static struct
-{
-	bool		judged;			/* by zkl_guard_statement */
-	bool		wrote_elsewhere;
-	bool		dropped_something;
-}			deeds;
+ZkDeeds		zkl_deeds;
 
 void
 zkl_forget_deeds(void)
 {
-	memset(&deeds, 0, sizeof(deeds));
-}
-
-void
-zkl_note_writing(void)
-{
-	deeds.wrote_elsewhere = true;
-}
-
-void
-zkl_dropped_something(void)
-{
-	deeds.dropped_something = true;
-}
-
-bool
-zkl_has_dropped_something(void)
-{
-	return deeds.dropped_something;
+	memset(&zkl_deeds, 0, sizeof(zkl_deeds));
 }
 
 bool
 zkl_has_written(void)
 {
-	return TransactionIdIsValid(MyProc->xid) || deeds.wrote_elsewhere;
+	return TransactionIdIsValid(MyProc->xid) || zkl_deeds.wrote_elsewhere;
 }
 
 /*-------------------------------------------------------------------------
@@ -196,7 +172,7 @@ void
 zkl_guard_statement(void)
 {
 	(void) zkl_guard(true, 0);
-	deeds.judged = true;
+	zkl_deeds.judged = true;
 }
 
 /*
@@ -206,7 +182,7 @@ zkl_guard_statement(void)
 bool
 zkl_is_judged(void)
 {
-	return deeds.judged && (MyXactFlags & XACT_FLAGS_NEEDIMMEDIATECOMMIT) != 0;
+	return zkl_deeds.judged && (MyXactFlags & XACT_FLAGS_NEEDIMMEDIATECOMMIT) != 0;
 }
 
 /*-------------------------------------------------------------------------

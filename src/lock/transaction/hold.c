@@ -134,10 +134,8 @@ acquire(Wanted *wanted, int n, Lock **others, int nothers, ZkpMode mode, int32 p
 static void
 refuse_single(int n, ZkpMode mode, const Lock *base)
 {
-	int64		czxid;
-
 	if (zklock_node_style == ZKP_SINGLE ? mode != ZKP_EXCLUSIVE || n > 1 :
-		mode == ZKP_SHARED && base != NULL && zkp_parse_single(base->grant.name, &czxid))
+		mode == ZKP_SHARED && base != NULL && zkl_has_single_node(base))
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 mode == ZKP_SHARED ? errmsg("shared locks are not supported with zklock.node_style \"single\"") :
@@ -237,7 +235,7 @@ leave_wanted(Wanted *wanted, int n, bool held)
 			zkl_count(hold, 1);
 			hold->used = true;
 			hold->proven = false;
-			zkl_stop_if_lost(lock);
+			zkl_tell_reliance(lock);
 			continue;
 		}
 		if (hold != NULL && !hold->used)
@@ -271,6 +269,8 @@ zkl_lock(char **paths, int n, ZkpMode mode, int32 permits, ZkScope scope,
 	PG_FINALLY();
 	{
 		leave_wanted(wanted, n, held);
+		if (held)
+			zkl_stop_more();
 		zkl_show();
 	}
 	PG_END_TRY();

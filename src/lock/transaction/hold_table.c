@@ -167,6 +167,14 @@ zkl_name(const Lock *lock)
 	return psprintf("\"%s\" (under \"%s\")", path, zkb_path_for_display(root));
 }
 
+bool
+zkl_has_single_node(const Lock *lock)
+{
+	int64		czxid;
+
+	return lock->grant.node != NULL && zkp_parse_single(lock->grant.name, &czxid);
+}
+
 /* Whether zk_unlock has nothing to release, and pg_advisory_unlock has, or had */
 static bool
 is_advisory(const Lock *lock)

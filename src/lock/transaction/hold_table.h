@@ -114,6 +114,9 @@ extern Lock *zkl_base(Lock *lock);
  */
 extern char *zkl_name(const Lock *lock);
 
+/* Whether its node, if it has one, is a single one */
+extern bool zkl_has_single_node(const Lock *lock);
+
 /* The SQL function that releases a session-scope hold of it */
 extern const char *zkl_unlock_function(const Lock *lock);
 

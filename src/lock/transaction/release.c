@@ -118,7 +118,7 @@ begin_endings(Ending *endings, int n)
 	for (int i = 0; i < n; i++)
 		begin_ending(&endings[i]);
 	for (int i = 0; i < n; i++)
-		zkl_stop_less(endings[i].lock);
+		zkl_tell_reliance(endings[i].lock);
 	zkl_terminate_again();
 	zkl_show();
 }
@@ -258,7 +258,7 @@ finish_ending(Ending *ending)
 	/* the shared lock's holds, released before, if it relied on this node */
 	if (ending->node != NULL && twin != NULL && twin->grant.node == NULL)
 		tell_holds(ending, twin);
-	zkl_stop_less(ending->lock);
+	zkl_tell_reliance(ending->lock);
 	if (ending->lock->grant.node == NULL)
 		ending->lock->loss = ZK_NOT_LOST;
 	zkl_forget_if_unused(ending->lock);

@@ -135,7 +135,7 @@ note_statement(const Node *statement, NodeTag tag)
 			break;
 		case T_DropStmt:		/* of the extension, or of its schema */
 		case T_DropOwnedStmt:
-			zkl_dropped_something();
+			zkl_deeds.dropped_something = true;
 			break;
 		default:
 			break;

@@ -236,7 +236,7 @@ settle_ended(void)
 		lock->ended = false;
 		if (lock->count == 0 && lock->grant.node != NULL)
 			release_node(lock);
-		zkl_stop_less(lock);
+		zkl_tell_reliance(lock);
 		zkl_forget_if_unused(lock);
 	}
 }
@@ -324,7 +324,7 @@ find_orphans(void)
 	bool		told = orphans != 0;
 
 	orphans = 0;
-	if (!zkl_has_dropped_something())
+	if (!zkl_deeds.dropped_something)
 		return;
 	if (!OidIsValid(get_extension_oid("zklock", true)))
 		orphans = ZKL_SESSION_SCOPES;
@@ -456,7 +456,7 @@ zkl_has_locks(void)
 void
 zkl_writes_elsewhere(void)
 {
-	zkl_note_writing();
+	zkl_deeds.wrote_elsewhere = true;
 
 	/* whatever writes there on its behalf must not commit before the guard */
 	be_first_at_commit();

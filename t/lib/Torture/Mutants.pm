@@ -446,7 +446,7 @@ our @MUTANTS = (
 	{
 		name => 'writing_remembered',
 		what => 'a transaction that has written elsewhere makes all later ones rely on the locks of the session',
-		edits => [ [ 'lock/transaction/commit_guard.c', 'memset(&deeds, 0, sizeof(deeds));', 'deeds.judged = deeds.dropped_something = false;' ] ],
+		edits => [ [ 'lock/transaction/commit_guard.c', 'memset(&zkl_deeds, 0, sizeof(zkl_deeds));', 'zkl_deeds.judged = zkl_deeds.dropped_something = false;' ] ],
 		test => [ '025_commit_guard', 'what counts as writing' ]
 	},
 	{
