@@ -226,17 +226,6 @@ explain_bound(void *arg)
 	errhint(LOST_HINT_CALL, bound.unlock_function);
 }
 
-/* The user's lock_timeout still applies, with its own error */
-static void
-bound_next_wait(void)
-{
-	int64		ms = Max((bound.until - zks_now() + ZKS_MS - 1) / ZKS_MS, 1);
-
-	if (bound.lock_timeout > 0)
-		ms = Min(ms, bound.lock_timeout);
-	(void) replace_lock_timeout((int) Min(ms, INT_MAX));
-}
-
 /* How long, says zk/lease.h */
 void
 zkl_bound_waits(const Lock *lock)
@@ -248,17 +237,23 @@ zkl_bound_waits(const Lock *lock)
 	bound.unlock_function = zkl_unlock_function(lock);
 	bound.active = true;
 	bound.lock_timeout = LockTimeout;
-	bound_next_wait();
+	zkl_bound_next_wait();
 	bound.context.callback = explain_bound;
 	bound.context.previous = error_context_stack;
 	error_context_stack = &bound.context;
 }
 
+/* The user's lock_timeout still applies, with its own error */
 void
 zkl_bound_next_wait(void)
 {
-	if (bound.active)
-		bound_next_wait();
+	int64		ms = Max((bound.until - zks_now() + ZKS_MS - 1) / ZKS_MS, 1);
+
+	if (!bound.active)
+		return;
+	if (bound.lock_timeout > 0)
+		ms = Min(ms, bound.lock_timeout);
+	(void) replace_lock_timeout((int) Min(ms, INT_MAX));
 }
 
 /*

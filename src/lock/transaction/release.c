@@ -21,19 +21,9 @@
 #include "stop.h"
 
 /*
- * Reduce a hold's count, for zk_unlock.  An entry that the current transaction
- * took stays: see the head of hold_table.c.
+ * Release all holds of a lock that have these scopes, or the latest once; returns their
+ * count.  An entry that the current transaction took stays: see the head of hold_table.c.
  */
-static void
-lower_hold(Hold *hold, int64 by)
-{
-	Assert(by > 0);
-	zkl_count(hold, -by);
-	if (hold->count == 0 && hold->subid == InvalidSubTransactionId)
-		zkl_remove_hold(hold);
-}
-
-/* Release all holds of a lock that have these scopes, or the latest once; returns their count */
 static int64
 lower_holds(Lock *lock, int scopes, bool all)
 {
@@ -45,7 +35,9 @@ lower_holds(Lock *lock, int scopes, bool all)
 		int64		by = all ? hold->count : 1;
 
 		dropped += by;
-		lower_hold(hold, by);
+		zkl_count(hold, -by);
+		if (hold->count == 0 && hold->subid == InvalidSubTransactionId)
+			zkl_remove_hold(hold);
 	}
 	return dropped;
 }
@@ -106,21 +98,6 @@ begin_ending(Ending *ending)
 		(void) zkn_share(session, node);
 	else
 		zkn_delete(session, node);
-}
-
-/*
- * Then the backend is terminated, if at all, because of what remains: the confirmation
- * may be long in coming.
- */
-static void
-begin_endings(Ending *endings, int n)
-{
-	for (int i = 0; i < n; i++)
-		begin_ending(&endings[i]);
-	for (int i = 0; i < n; i++)
-		zkl_tell_reliance(endings[i].lock);
-	zkl_terminate_again();
-	zkl_show();
 }
 
 /*
@@ -340,8 +317,18 @@ release(Ending *endings, int n, int scopes, bool all)
 									   all || endings[i].loss != ZK_NOT_LOST);
 	}
 
-	/* from here to the end nothing else may fail */
-	begin_endings(endings, n);
+	/* from here to the end nothing but the wait may fail */
+	for (int i = 0; i < n; i++)
+		begin_ending(&endings[i]);
+	for (int i = 0; i < n; i++)
+		zkl_tell_reliance(endings[i].lock);
+
+	/*
+	 * the backend is terminated, if at all, because of what remains: the
+	 * confirmation may be long in coming
+	 */
+	zkl_terminate_again();
+	zkl_show();
 	PG_TRY();
 	{
 		await_endings(endings, n);

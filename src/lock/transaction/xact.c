@@ -289,28 +289,23 @@ linger(void)
  * in the table until settle_ended.
  */
 static bool
-any_orphan(int scopes, bool end)
+any_orphan(bool end)
 {
-	bool		any = false;
-	dlist_mutable_iter held;
+	dlist_mutable_iter iter;
 
-	dlist_foreach_modify(held, &zkl_held)
+	dlist_foreach_modify(iter, &zkl_held)
 	{
-		Lock	   *lock = dlist_container(Lock, in_held, held.cur);
-		dlist_mutable_iter iter;
+		Lock	   *lock = dlist_container(Lock, in_held, iter.cur);
+		Hold	   *hold;
 
-		dlist_foreach_modify(iter, &lock->holds)
+		while ((hold = zkl_latest_hold(lock, orphans)) != NULL)
 		{
-			Hold	   *hold = dlist_container(Hold, in_lock, iter.cur);
-
-			if ((scopes & ZKL_SCOPE(hold->scope)) == 0)
-				continue;
-			any |= hold->count > 0;
-			if (end)
-				end_hold(hold);
+			if (!end)
+				return true;
+			end_hold(hold);
 		}
 	}
-	return any;
+	return false;
 }
 
 /*
@@ -330,7 +325,7 @@ find_orphans(void)
 		orphans = ZKL_SESSION_SCOPES;
 	else if (!OidIsValid(get_extension_oid("zklock_advisory", true)))
 		orphans = ZKL_SCOPE(ZK_SCOPE_ADVISORY);
-	if (!any_orphan(orphans, false))
+	if (!any_orphan(false))
 		orphans = 0;
 	else if (!told)
 		ereport(NOTICE,
@@ -377,7 +372,7 @@ end_transaction(bool commit)
 			end_hold(hold);
 	}
 	if (commit && orphans != 0)
-		(void) any_orphan(orphans, true);
+		(void) any_orphan(true);
 	settle_ended();
 	if (zkb_peek() != NULL)
 	{
