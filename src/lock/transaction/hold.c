@@ -21,7 +21,6 @@
 #include "hold.h"
 #include "hold_table.h"
 #include "lock/queue/acquire.h"
-#include "show.h"
 #include "stop.h"
 #include "xact.h"
 

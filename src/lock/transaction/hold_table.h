@@ -181,4 +181,7 @@ extern void zkl_count_shown(const Lock *lock, int64 counts[ZK_SHOWN_SCOPES]);
 /* The latest hold of one of these scopes that is not released, or NULL */
 extern Hold *zkl_latest_hold(Lock *lock, int scopes);
 
+/* Shows the other backends of this server what this one holds */
+extern void zkl_show(void);
+
 #endif							/* ZKLOCK_HOLD_TABLE_H */

@@ -17,7 +17,6 @@
 #include "backend/settings.h"
 #include "hold_table.h"
 #include "release.h"
-#include "show.h"
 #include "stop.h"
 
 /*

@@ -32,7 +32,6 @@
 #include "claimed.h"
 #include "commit_guard.h"
 #include "hold_table.h"
-#include "show.h"
 #include "stop.h"
 #include "xact.h"
 
@@ -402,6 +401,13 @@ zkl_take_back(Hold *hold)
  *-------------------------------------------------------------------------
  */
 
+static bool
+ends_transaction(XactEvent event)
+{
+	return event == XACT_EVENT_COMMIT || event == XACT_EVENT_ABORT ||
+		event == XACT_EVENT_PREPARE;
+}
+
 /*
  * postgres_fdw commits its servers in between, which takes time.  This
  * callback is registered when the library is loaded, so it mostly runs after
@@ -412,26 +418,21 @@ static bool last_has_run = false;
 static void
 last_callback(XactEvent event, void *arg)
 {
-	switch (event)
+	if (ends_transaction(event))
 	{
-		case XACT_EVENT_PRE_COMMIT:
-			last_has_run = true;
-			if (zkl_locks == NULL)
-				break;
+		last_has_run = false;
+		orphans = 0;
+		zkb_rest();
+	}
+	else if (event == XACT_EVENT_PRE_COMMIT)
+	{
+		last_has_run = true;
+		if (zkl_locks == NULL)
+			return;
 
-			/* another callback may have claimed, where we have judged already */
-			(void) zkl_write_marks();
-			zkl_bound_next_wait();
-			break;
-		case XACT_EVENT_COMMIT:
-		case XACT_EVENT_ABORT:
-		case XACT_EVENT_PREPARE:
-			last_has_run = false;
-			orphans = 0;
-			zkb_rest();
-			break;
-		default:
-			break;
+		/* another callback may have claimed, where we have judged already */
+		(void) zkl_write_marks();
+		zkl_bound_next_wait();
 	}
 }
 
@@ -500,8 +501,7 @@ before_commit(void)
 static void
 xact_callback(XactEvent event, void *arg)
 {
-	bool		ended = (event == XACT_EVENT_COMMIT || event == XACT_EVENT_ABORT ||
-						 event == XACT_EVENT_PREPARE);
+	bool		ended = ends_transaction(event);
 
 	if (ended ? !leave_to_newest(arg) : !is_to_judge())
 		return;
