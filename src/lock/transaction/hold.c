@@ -41,30 +41,23 @@ zkl_refuse_lost(Lock *lock)
 						 zkl_unlock_function(lock))));
 }
 
-/* A lock that a call wants, and the hold that it makes for it */
-typedef struct Wanted
-{
-	Lock	   *lock;
-	Hold	   *hold;
-} Wanted;
-
 /*
  * None of these that was held when the call began, itself or in the other
  * mode, may be lost.  That can happen while the call waits for the rest.
  */
 static void
-refuse_lost_meanwhile(Wanted *wanted, int n)
+refuse_lost_meanwhile(Lock **wanted, int n)
 {
 	for (int i = 0; i < n; i++)
 	{
-		zkl_refuse_lost(wanted[i].lock);
-		zkl_refuse_lost(zkl_twin_of(wanted[i].lock));
+		zkl_refuse_lost(wanted[i]);
+		zkl_refuse_lost(zkl_twin_of(wanted[i]));
 	}
 }
 
 /* Grant one more hold only after the locks that have these nodes are known to be held */
 static void
-confirm(Wanted *wanted, int n, ZkNode *const *nodes, int nnodes, bool may_wait, ZkWait *wait)
+confirm(Lock **wanted, int n, ZkNode *const *nodes, int nnodes, bool may_wait, ZkWait *wait)
 {
 	(void) zkb_connect(wait);
 	if (!may_wait)
@@ -87,7 +80,7 @@ refuse_too_many(int n)
 
 /* Acquire these from ZooKeeper, all or none, for a call that wants more than them, maybe */
 static bool
-acquire(Wanted *wanted, int n, Lock **others, int nothers, ZkpMode mode, int32 permits,
+acquire(Lock **wanted, int n, Lock **others, int nothers, ZkpMode mode, int32 permits,
 		ZkScope scope, bool may_wait, ZkWait *wait)
 {
 	ZkTarget   *targets;
@@ -145,7 +138,7 @@ refuse_single(int n, ZkpMode mode, const Lock *base)
 
 /* Take all of them, or none */
 static bool
-obtain(Wanted *wanted, int n, ZkpMode mode, int32 permits, ZkScope scope, bool may_wait,
+obtain(Lock **wanted, int n, ZkpMode mode, int32 permits, ZkScope scope, bool may_wait,
 	   ZkWait *wait)
 {
 	ZkNode	  **held = palloc(n * sizeof(ZkNode *));
@@ -156,13 +149,13 @@ obtain(Wanted *wanted, int n, ZkpMode mode, int32 permits, ZkScope scope, bool m
 	refuse_lost_meanwhile(wanted, n);
 	for (int i = 0; i < n; i++)
 	{
-		Lock	   *base = zkl_base(wanted[i].lock);
+		Lock	   *base = zkl_base(wanted[i]);
 
 		refuse_single(n, mode, base);
 		if (base != NULL)
 			held[nheld++] = base->grant.node;
 		else
-			others[nothers++] = wanted[i].lock;
+			others[nothers++] = wanted[i];
 	}
 	if (nheld > 0)
 		confirm(wanted, n, held, nheld, may_wait, wait);
@@ -202,27 +195,24 @@ warn_if_high(Lock *lock)
 
 /* Find or make the entries in which these are counted */
 static void
-enter_wanted(Wanted *wanted, char **paths, int n, ZkpMode mode, ZkScope scope)
+enter_wanted(Lock **wanted, char **paths, int n, ZkpMode mode, ZkScope scope, SubTransactionId subid)
 {
-	SubTransactionId subid = GetCurrentSubTransactionId();
-
 	for (int i = 0; i < n; i++)
 	{
-		Lock	   *lock = wanted[i].lock = zkl_enter_lock(zkl_full_path(paths[i]), mode);
-		Hold	   *hold = zkl_find_hold(lock, scope, subid);
-
-		wanted[i].hold = hold != NULL ? hold : zkl_make_hold(lock, scope);
+		wanted[i] = zkl_enter_lock(zkl_full_path(paths[i]), mode);
+		if (zkl_find_hold(wanted[i], scope, subid) == NULL)
+			zkl_make_hold(wanted[i], scope);
 	}
 }
 
 /* Count what was taken, or drop entries that were made in vain */
 static void
-leave_wanted(Wanted *wanted, int n, bool held)
+leave_wanted(Lock **wanted, int n, ZkScope scope, SubTransactionId subid, bool held)
 {
-	for (int i = 0; i < n && wanted[i].lock != NULL; i++)
+	for (int i = 0; i < n && wanted[i] != NULL; i++)
 	{
-		Lock	   *lock = wanted[i].lock;
-		Hold	   *hold = wanted[i].hold;
+		Lock	   *lock = wanted[i];
+		Hold	   *hold = zkl_find_hold(lock, scope, subid);
 
 		if (held)
 		{
@@ -247,7 +237,8 @@ bool
 zkl_lock(char **paths, int n, ZkpMode mode, int32 permits, ZkScope scope,
 		 bool may_wait, ZkWait *wait)
 {
-	Wanted	   *wanted;
+	Lock	  **wanted;
+	SubTransactionId subid = GetCurrentSubTransactionId();
 	volatile bool held = false;
 
 	if (n == 0)
@@ -259,22 +250,22 @@ zkl_lock(char **paths, int n, ZkpMode mode, int32 permits, ZkScope scope,
 	zkl_follow_settings();
 	zkl_watch_transactions();
 
-	wanted = palloc0(n * sizeof(Wanted));
+	wanted = palloc0(n * sizeof(Lock *));
 	PG_TRY();
 	{
-		enter_wanted(wanted, paths, n, mode, scope);
+		enter_wanted(wanted, paths, n, mode, scope, subid);
 		held = obtain(wanted, n, mode, permits, scope, may_wait, wait);
 	}
 	PG_FINALLY();
 	{
-		leave_wanted(wanted, n, held);
+		leave_wanted(wanted, n, scope, subid, held);
 		if (held)
 			zkl_stop_more();
 		zkl_show();
 	}
 	PG_END_TRY();
 	for (int i = 0; i < n && held; i++)
-		warn_if_high(wanted[i].lock);
+		warn_if_high(wanted[i]);
 	pfree(wanted);
 	return held;
 }

@@ -357,7 +357,7 @@ zkl_count(Hold *hold, int64 change)
 	zkl_nheld += was_held ? -1 : 1;
 }
 
-Hold *
+void
 zkl_make_hold(Lock *lock, ZkScope scope)
 {
 	Hold	   *hold = MemoryContextAllocZero(hold_context, sizeof(Hold));
@@ -367,7 +367,6 @@ zkl_make_hold(Lock *lock, ZkScope scope)
 	hold->subid = GetCurrentSubTransactionId();
 	dlist_push_tail(&lock->holds, &hold->in_lock);
 	dlist_push_tail(&zkl_xact_holds, &hold->in_xact);
-	return hold;
 }
 
 Hold *

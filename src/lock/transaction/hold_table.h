@@ -143,7 +143,7 @@ extern void zkl_make_table(void);
 extern Lock *zkl_enter_lock(const char *path, ZkpMode mode);
 
 /* Make a hold of the current subtransaction, with count 0 */
-extern Hold *zkl_make_hold(Lock *lock, ZkScope scope);
+extern void zkl_make_hold(Lock *lock, ZkScope scope);
 
 /* The following functions do not fail */
 

@@ -18,9 +18,9 @@
 extern void zkl_stop_watch(void);
 
 /*
- * The lock has more holds, or less: called for each of these locks, then one of the
- * others once.  The first, after holds were taken; the second, after some were
- * released, or a subtransaction that took some was rolled back.
+ * A lock has more holds, or less: called for each of these locks.  Then, once, the
+ * second if holds were taken, and the third if some were released, or a subtransaction
+ * that took some was rolled back.
  */
 extern void zkl_tell_reliance(Lock *lock);
 extern void zkl_stop_more(void);
