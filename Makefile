@@ -23,7 +23,7 @@ here := $(or $(VPATH),.)
 MODULE_big = zklock
 OBJS = $(above_wall) $(below_wall)
 above_wall = src/zklock.o src/views.o src/advisory.o src/redirect.o \
-	$(addprefix src/lock/transaction/, statement_hooks.o claim.o hold.o xact.o claimed.o stop.o commit_guard.o release.o show.o hold_table.o shadow.o fence.o) \
+	$(addprefix src/lock/transaction/, statement_hooks.o claim.o hold.o xact.o claimed.o stop.o commit_guard.o release.o hold_table.o shadow.o fence.o) \
 	$(addprefix src/lock/queue/, acquire.o single_node.o place.o blockers.o) \
 	$(addprefix src/lock/deadlock/, deadlock.o chase.o wait_graph.o wait_record.o local_waits.o) \
 	$(addprefix src/lock/look/, lock_tree.o inspect.o wait_log.o seen_queue.o reader.o claim_record.o) \

@@ -28,7 +28,7 @@ COMMENT ON FUNCTION zk_xact_lock(text, interval) IS
 
 CREATE FUNCTION zk_try_lock(path text)
 RETURNS boolean
-AS 'MODULE_PATHNAME', 'zk_try_lock'
+AS 'MODULE_PATHNAME', 'zk_lock'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
 
 COMMENT ON FUNCTION zk_try_lock(text) IS
@@ -36,7 +36,7 @@ COMMENT ON FUNCTION zk_try_lock(text) IS
 
 CREATE FUNCTION zk_try_xact_lock(path text)
 RETURNS boolean
-AS 'MODULE_PATHNAME', 'zk_try_xact_lock'
+AS 'MODULE_PATHNAME', 'zk_xact_lock'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
 
 COMMENT ON FUNCTION zk_try_xact_lock(text) IS
@@ -60,7 +60,7 @@ COMMENT ON FUNCTION zk_xact_lock_shared(text, interval) IS
 
 CREATE FUNCTION zk_try_lock_shared(path text)
 RETURNS boolean
-AS 'MODULE_PATHNAME', 'zk_try_lock_shared'
+AS 'MODULE_PATHNAME', 'zk_lock_shared'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
 
 COMMENT ON FUNCTION zk_try_lock_shared(text) IS
@@ -68,7 +68,7 @@ COMMENT ON FUNCTION zk_try_lock_shared(text) IS
 
 CREATE FUNCTION zk_try_xact_lock_shared(path text)
 RETURNS boolean
-AS 'MODULE_PATHNAME', 'zk_try_xact_lock_shared'
+AS 'MODULE_PATHNAME', 'zk_xact_lock_shared'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
 
 COMMENT ON FUNCTION zk_try_xact_lock_shared(text) IS

@@ -27,7 +27,7 @@ if [ -n "$sql_tests" ]; then
 	ask >/dev/null <<-'END' ||
 		BEGIN;
 		CREATE FUNCTION pg_temp.zk_try_lock(text) RETURNS boolean
-		AS '$libdir/zklock', 'zk_try_lock' LANGUAGE C;
+		AS '$libdir/zklock', 'zk_lock' LANGUAGE C;
 		SELECT pg_temp.zk_try_lock('/installcheck');
 		ROLLBACK;
 	END

@@ -91,7 +91,7 @@ unlock_function(FunctionCallInfo fcinfo, ZkpMode mode)
 static Datum
 unlock_all_function(void)
 {
-	(void) zkl_unlock_all(true);
+	(void) zkl_unlock_all(ZKL_SCOPE(ZK_SCOPE_ADVISORY));
 	PG_RETURN_VOID();
 }
 

@@ -33,6 +33,7 @@
 #include "lock/look/lock_tree.h"
 #include "lock/transaction/claim.h"
 #include "lock/transaction/hold.h"
+#include "sql_function.h"
 
 static const char *const mode_names[] = {"none", "shared", "exclusive", "semaphore"};
 static const char *const scope_names[] = {"session", "transaction"};
@@ -114,21 +115,32 @@ where_to_look(const char *path)
 	return full;
 }
 
+/* The rows of what is read there, or below */
+static Datum
+show_queues(FunctionCallInfo fcinfo, const char *path,
+			void (*each) (const char *full, ZkShowQueue show, void *arg), ZkShowQueue put)
+{
+	InitMaterializedSRF(fcinfo, 0);
+	each(where_to_look(path), put, fcinfo->resultinfo);
+	return (Datum) 0;
+}
+
 static void
-put_lock(const ZkHoldInfo *info, void *arg)
+put_lock(const Lock *lock, ZkScope scope, int64 count, ZkHoldState state, const ZkGrant *grant,
+		 void *arg)
 {
 	Row			row;
 
 	begin_row(&row, arg);
-	add_text(&row, zkb_path_for_display(info->path));
-	add_text(&row, zkb_path_for_display(info->root));
-	add_text(&row, mode_names[info->mode]);
-	add_text(&row, scope_names[info->scope]);
-	add(&row, Int64GetDatum(info->count));
-	add_text(&row, state_names[info->state]);
-	add_if(&row, info->state != ZKL_STATE_LOST, Int64GetDatum(info->token));
-	add_utf8(&row, info->node, true);
-	add(&row, TimestampTzGetDatum(info->acquired_at));
+	add_text(&row, zkb_path_for_display(lock->key.path + lock->root_len));
+	add_text(&row, zkb_path_for_display(zkl_root_of(lock)));
+	add_text(&row, mode_names[(int) lock->key.mode]);
+	add_text(&row, scope_names[scope]);
+	add(&row, Int64GetDatum(count));
+	add_text(&row, state_names[state]);
+	add_if(&row, state != ZKL_STATE_LOST, Int64GetDatum(grant->token));
+	add_utf8(&row, grant->name, true);
+	add(&row, TimestampTzGetDatum(lock->acquired_at));
 	put_row(&row);
 }
 
@@ -215,17 +227,6 @@ put_queue(const char *path, const ZkSeenQueue *queue, void *arg)
 	}
 }
 
-PG_FUNCTION_INFO_V1(zk_lock_queue);
-Datum
-zk_lock_queue(PG_FUNCTION_ARGS)
-{
-	char	   *path = zkb_path_argument(fcinfo);
-
-	InitMaterializedSRF(fcinfo, 0);
-	zkl_look_at_queues(where_to_look(path), put_queue, fcinfo->resultinfo);
-	return (Datum) 0;
-}
-
 static void
 put_path(const char *path, const ZkSeenQueue *queue, void *arg)
 {
@@ -258,17 +259,6 @@ prefix_argument(FunctionCallInfo fcinfo)
 	if (prefix != NULL && VARSIZE_ANY_EXHDR(prefix) == 1 && *VARDATA_ANY(prefix) == '/')
 		return pstrdup("/");
 	return zkb_path_argument(fcinfo);
-}
-
-PG_FUNCTION_INFO_V1(zk_lock_paths);
-Datum
-zk_lock_paths(PG_FUNCTION_ARGS)
-{
-	char	   *prefix = prefix_argument(fcinfo);
-
-	InitMaterializedSRF(fcinfo, 0);
-	zkl_each_path(where_to_look(prefix), put_path, fcinfo->resultinfo);
-	return (Datum) 0;
 }
 
 /* The columns of zk_last_claim */
@@ -320,16 +310,9 @@ put_claim(const char *path, const ZkSeenQueue *queue, void *arg)
 	put_row(&row);
 }
 
-PG_FUNCTION_INFO_V1(zk_claims);
-Datum
-zk_claims(PG_FUNCTION_ARGS)
-{
-	char	   *prefix = prefix_argument(fcinfo);
-
-	InitMaterializedSRF(fcinfo, 0);
-	zkl_each_mark(where_to_look(prefix), put_claim, fcinfo->resultinfo);
-	return (Datum) 0;
-}
+SQL_FUNCTION(zk_lock_queue, show_queues(fcinfo, zkb_path_argument(fcinfo), zkl_look_at_queues, put_queue));
+SQL_FUNCTION(zk_lock_paths, show_queues(fcinfo, prefix_argument(fcinfo), zkl_each_path, put_path));
+SQL_FUNCTION(zk_claims, show_queues(fcinfo, prefix_argument(fcinfo), zkl_each_mark, put_claim));
 
 PG_FUNCTION_INFO_V1(zk_lock_break);
 Datum

@@ -75,8 +75,8 @@ paths_argument(FunctionCallInfo fcinfo, int *n)
 }
 
 /*
- * The timeout argument in ms, or -1 if there is none.  Fractions are rounded up.  In ms
- * no interval overflows.
+ * The timeout argument in ms, or -1 if it is null; zk_try_lock() and the like are the same
+ * function without that argument.  Fractions are rounded up.  In ms no interval overflows.
  */
 static int64
 timeout_argument(FunctionCallInfo fcinfo, int n)
@@ -85,6 +85,8 @@ timeout_argument(FunctionCallInfo fcinfo, int n)
 	int64		ms;
 	int64		rest;
 
+	if (PG_NARGS() <= n)
+		return 0;
 	if (PG_ARGISNULL(n))
 		return -1;
 	timeout = PG_GETARG_INTERVAL_P(n);
@@ -127,14 +129,6 @@ lock_function(FunctionCallInfo fcinfo, ZkpMode mode, ZkScope scope)
 	char	   *path = zkb_path_argument(fcinfo);
 
 	PG_RETURN_BOOL(lock_paths(&path, 1, timeout_argument(fcinfo, 1), mode, 0, scope));
-}
-
-static Datum
-try_function(FunctionCallInfo fcinfo, ZkpMode mode, ZkScope scope)
-{
-	char	   *path = zkb_path_argument(fcinfo);
-
-	PG_RETURN_BOOL(lock_paths(&path, 1, 0, mode, 0, scope));
 }
 
 static Datum
@@ -198,10 +192,6 @@ SQL_FUNCTION(zk_lock, lock_function(fcinfo, ZKP_EXCLUSIVE, ZK_SCOPE_SESSION));
 SQL_FUNCTION(zk_lock_shared, lock_function(fcinfo, ZKP_SHARED, ZK_SCOPE_SESSION));
 SQL_FUNCTION(zk_xact_lock, lock_function(fcinfo, ZKP_EXCLUSIVE, ZK_SCOPE_TRANSACTION));
 SQL_FUNCTION(zk_xact_lock_shared, lock_function(fcinfo, ZKP_SHARED, ZK_SCOPE_TRANSACTION));
-SQL_FUNCTION(zk_try_lock, try_function(fcinfo, ZKP_EXCLUSIVE, ZK_SCOPE_SESSION));
-SQL_FUNCTION(zk_try_lock_shared, try_function(fcinfo, ZKP_SHARED, ZK_SCOPE_SESSION));
-SQL_FUNCTION(zk_try_xact_lock, try_function(fcinfo, ZKP_EXCLUSIVE, ZK_SCOPE_TRANSACTION));
-SQL_FUNCTION(zk_try_xact_lock_shared, try_function(fcinfo, ZKP_SHARED, ZK_SCOPE_TRANSACTION));
 SQL_FUNCTION(zk_lock_many, lock_many_function(fcinfo, ZK_SCOPE_SESSION));
 SQL_FUNCTION(zk_xact_lock_many, lock_many_function(fcinfo, ZK_SCOPE_TRANSACTION));
 SQL_FUNCTION(zk_semaphore_acquire, semaphore_function(fcinfo, ZK_SCOPE_SESSION));
@@ -226,7 +216,7 @@ PG_FUNCTION_INFO_V1(zk_unlock_all);
 Datum
 zk_unlock_all(PG_FUNCTION_ARGS)
 {
-	int64		dropped = zkl_unlock_all(false);
+	int64		dropped = zkl_unlock_all(ZKL_SESSION_SCOPES);
 
 	PG_RETURN_INT32((int32) Min(dropped, PG_INT32_MAX));
 }
@@ -242,12 +232,7 @@ zk_lock_token(PG_FUNCTION_ARGS)
 	PG_RETURN_INT64(token);
 }
 
-PG_FUNCTION_INFO_V1(zk_lock_held);
-Datum
-zk_lock_held(PG_FUNCTION_ARGS)
-{
-	PG_RETURN_BOOL(zkl_is_held(zkb_path_argument(fcinfo)));
-}
+SQL_FUNCTION(zk_lock_held, BoolGetDatum(zkl_is_held(zkb_path_argument(fcinfo))));
 
 /* This is SECURITY DEFINER, so that it writes as the owner of the table */
 PG_FUNCTION_INFO_V1(zk_fence);
@@ -308,9 +293,4 @@ zk_claim(PG_FUNCTION_ARGS)
 	PG_RETURN_BOOL(zkl_claim(path, period, may_wait, &wait));
 }
 
-PG_FUNCTION_INFO_V1(zk_claim_forget);
-Datum
-zk_claim_forget(PG_FUNCTION_ARGS)
-{
-	PG_RETURN_BOOL(zkl_forget_claim(zkb_path_argument(fcinfo)));
-}
+SQL_FUNCTION(zk_claim_forget, BoolGetDatum(zkl_forget_claim(zkb_path_argument(fcinfo))));

@@ -474,7 +474,7 @@ subtest 'a zklock without TLS' => sub {
 			map { "-c zklock.tls_${_}_file=$tls{$_}" } sort keys %tls);
 	};
 	my $s = $connect->();
-	$s->value("CREATE FUNCTION try(text) RETURNS boolean AS '$source/zklock', 'zk_try_lock' LANGUAGE C");
+	$s->value("CREATE FUNCTION try(text) RETURNS boolean AS '$source/zklock', 'zk_lock' LANGUAGE C");
 	is($s->value(q{SELECT try('/plain')}), 't', 'works in clear');
 	foreach my $what (qw(ca cert key crl))
 	{

@@ -266,9 +266,7 @@ refuse_if_unmarked(void)
 static void
 refuse_single(const Lock *lock)
 {
-	int64		czxid;
-
-	if (zklock_node_style == ZKP_SINGLE || (lock != NULL && lock->grant.node != NULL && zkp_parse_single(lock->grant.name, &czxid)))
+	if (zklock_node_style == ZKP_SINGLE || (lock != NULL && zkl_has_single_node(lock)))
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("claims are not supported with zklock.node_style \"single\""),

@@ -21,7 +21,6 @@
 #include "access/xlog.h"
 #include "access/xloginsert.h"
 #include "catalog/pg_control.h"
-#include "utils/memutils.h"
 #include "utils/timestamp.h"
 
 #include "backend/backend_session.h"
@@ -86,17 +85,6 @@ zkl_refuse_too_many_claims(ZkSession *session, const Lock *lock)
  *-------------------------------------------------------------------------
  */
 
-/* What is written together */
-typedef struct Marks
-{
-	ZkSession  *session;
-	int			n;
-	Lock	  **locks;
-	Claim	  **claims;
-	ZkMarking  *what;
-	ZkMark	  **marks;
-} Marks;
-
 static void
 make_id(char *id)
 {
@@ -130,66 +118,57 @@ lasting_xid(void)
 	return xid;
 }
 
-static void
-add(Marks *m, Lock *lock, Claim *claim, FullTransactionId xid)
+/* The claims whose marks are to be written, by their holds; raises if one of the locks is lost */
+static List *
+collect(void)
 {
-	ZkMarking  *what = &m->what[m->n];
-	ZkClaimRecord record = {
-		.period = claim->period,
-		.since = GetCurrentTimestamp(),
-		.system = GetSystemIdentifier(),
-		.xid = xid,
-		.identity = zkb_identity_lines()
-	};
-
-	make_id(record.id);
-	what->node = lock->grant.node;
-	what->path = zkl_mark_path(lock->key.path, claim->root_len);
-	what->version = claim->version;
-	what->before = claim->before;
-	what->pending = zkl_write_claim(&record);
-	record.done = true;
-	what->done = zkl_write_claim(&record);
-	m->locks[m->n] = lock;
-	m->claims[m->n] = claim;
-	m->n++;
-}
-
-static bool
-is_to_be_written(const Claim *claim)
-{
-	return claim != NULL && claim->mark == NULL;
-}
-
-/* Raises if one of the locks is lost */
-static void
-collect(Marks *m)
-{
-	FullTransactionId xid;
-	int			room = 0;
+	List	   *holds = NIL;
 	dlist_iter	iter;
 
-	dlist_foreach(iter, &zkl_xact_holds)
-		room += is_to_be_written(dlist_container(Hold, in_xact, iter.cur)->claim);
-	m->n = 0;
-	if (room == 0)
-		return;
-	xid = lasting_xid();
-	m->locks = palloc(room * sizeof(Lock *));
-	m->claims = palloc(room * sizeof(Claim *));
-	m->what = palloc(room * sizeof(ZkMarking));
-	m->marks = palloc(room * sizeof(ZkMark *));
 	dlist_foreach(iter, &zkl_xact_holds)
 	{
 		Hold	   *hold = dlist_container(Hold, in_xact, iter.cur);
 
-		if (!is_to_be_written(hold->claim))
+		if (hold->claim == NULL || hold->claim->mark != NULL)
 			continue;
 		if (zkl_is_lost(hold->lock))
 			zkl_raise_lost_at_commit(hold->lock, hold->lock->loss);
-		add(m, hold->lock, hold->claim, xid);
+		holds = lappend(holds, hold);
 	}
-	m->session = zkb_peek();	/* not lost, so it is there */
+	return holds;
+}
+
+static ZkMarking *
+describe(List *holds)
+{
+	FullTransactionId xid = lasting_xid();
+	ZkMarking  *all = palloc(list_length(holds) * sizeof(ZkMarking));
+	ZkMarking  *what = all;
+	ListCell   *cell;
+
+	foreach(cell, holds)
+	{
+		const Hold *hold = lfirst(cell);
+		const Claim *claim = hold->claim;
+		ZkClaimRecord record = {
+			.period = claim->period,
+			.since = GetCurrentTimestamp(),
+			.system = GetSystemIdentifier(),
+			.xid = xid,
+			.identity = zkb_identity_lines()
+		};
+
+		make_id(record.id);
+		what->node = hold->lock->grant.node;
+		what->path = zkl_mark_path(hold->lock->key.path, claim->root_len);
+		what->version = claim->version;
+		what->before = claim->before;
+		what->pending = zkl_write_claim(&record);
+		record.done = true;
+		what->done = zkl_write_claim(&record);
+		what++;
+	}
+	return all;
 }
 
 static void
@@ -218,82 +197,92 @@ raise_refused(const Lock *lock, const ZkMarkInfo *info)
 
 /* What was sent with the connection broken would be refused at once */
 static void
-await_connection(Marks *m, ZkPatience *patience)
+await_connection(const Lock *lock, ZkPatience *patience)
 {
-	while (zks_info(m->session).state != ZKS_CONNECTED && zkb_wait_on(patience))
+	while (zks_info(patience->session).state != ZKS_CONNECTED && zkb_wait_on(patience))
 		;
 	if (patience->waited == ZKB_SESSION_OVER)
-		zkl_raise_lost_at_commit(m->locks[0], ZK_LOST_SESSION);
+		zkl_raise_lost_at_commit(lock, ZK_LOST_SESSION);
 	if (patience->waited != ZKB_CAME)
-		raise_not_known(m->locks[0]);
+		raise_not_known(lock);
 }
 
 static void
-write_all(Marks *m)
+write_all(ZkSession *session, List *holds, const ZkMarking *what)
 {
-	if (!zkn_mark(m->session, m->what, m->n, m->marks))
+	int			n = list_length(holds);
+	ZkMark	  **marks = palloc(n * sizeof(ZkMark *));
+
+	if (!zkn_mark(session, what, n, marks))
 		zkb_raise_no_memory();
-	for (int i = 0; i < m->n; i++)
-		m->claims[i]->mark = m->marks[i];
-}
-
-/* None of them was written, and they can be once more */
-static void
-unwrite_all(Marks *m)
-{
-	for (int i = 0; i < m->n; i++)
-	{
-		m->claims[i]->mark = NULL;
-		zkn_decide_mark(m->marks[i], false);
-	}
+	for (int i = 0; i < n; i++)
+		((Hold *) list_nth(holds, i))->claim->mark = marks[i];
 }
 
 static void
-raise_first_refused(Marks *m)
+decide(Claim *claim, bool done)
 {
-	for (int i = 0; i < m->n; i++)
+	if (claim == NULL || claim->mark == NULL)
+		return;
+	zkn_decide_mark(claim->mark, done);
+	claim->mark = NULL;
+}
+
+static void
+raise_first_refused(List *holds)
+{
+	ListCell   *cell;
+
+	foreach(cell, holds)
 	{
+		const Hold *hold = lfirst(cell);
 		ZkMarkInfo	info;
 
-		zkn_mark_info(m->marks[i], &info);
+		zkn_mark_info(hold->claim->mark, &info);
 		if (info.at_fault)
-			raise_refused(m->locks[i], &info);
+			raise_refused(hold->lock, &info);
 	}
-	raise_not_known(m->locks[0]);
+	raise_not_known(((Hold *) linitial(holds))->lock);
 }
 
 int64
 zkl_write_marks(void)
 {
 	ZkPatience	patience = {.event = ZKB_WAIT_CHECK,.until = zkb_deadline(zklock_operation_timeout)};
-	MemoryContext old = MemoryContextSwitchTo(TopTransactionContext);
+	List	   *holds = collect();
+	const Hold *first;
+	ZkMarking  *what;
 	ZkMarkInfo	info;
 	ZkWait		wait;
-	Marks		m;
 
-	collect(&m);
-	MemoryContextSwitchTo(old);
-	if (m.n == 0)
+	if (holds == NIL)
 		return 0;
+	first = linitial(holds);
+	what = describe(holds);
 	zkb_wait_begin(&wait, -1, false);
-	patience.session = m.session;
+	patience.session = zkb_peek();	/* no lock is lost, so it is there */
 	patience.wait = &wait;
 	for (;;)
 	{
-		await_connection(&m, &patience);
-		write_all(&m);
+		ListCell   *cell;
+
+		await_connection(first->lock, &patience);
+		write_all(patience.session, holds, what);
 		do
-			zkn_mark_info(m.marks[0], &info);
+			zkn_mark_info(first->claim->mark, &info);
 		while (info.state == ZKN_MARKING && zkb_wait_on(&patience));
 		if (info.state != ZKN_MARK_REFUSED || !zks_is_busy(info.rc) || zks_now() >= patience.until)
 			break;
-		unwrite_all(&m);
-		zkb_pause(&wait, m.session, patience.until, ZKB_WAIT_CHECK);
+
+		/* none of them was written, and they can be once more */
+		foreach(cell, holds)
+			decide(((Hold *) lfirst(cell))->claim, false);
+		zkb_pause(&wait, patience.session, patience.until, ZKB_WAIT_CHECK);
 	}
 	if (info.state == ZKN_MARK_REFUSED && !zks_is_busy(info.rc))
-		raise_first_refused(&m);
+		raise_first_refused(holds);
 	if (info.state != ZKN_MARKED)
-		raise_not_known(m.locks[0]);
+		raise_not_known(first->lock);
 	return info.sent_at;
 }
 
@@ -302,21 +291,11 @@ zkl_write_marks(void)
  *-------------------------------------------------------------------------
  */
 
-bool
+void
 zkl_decide_marks(bool commit)
 {
-	bool		any = false;
 	dlist_iter	iter;
 
 	dlist_foreach(iter, &zkl_xact_holds)
-	{
-		Claim	   *claim = dlist_container(Hold, in_xact, iter.cur)->claim;
-
-		if (claim == NULL || claim->mark == NULL)
-			continue;
-		zkn_decide_mark(claim->mark, commit);
-		claim->mark = NULL;
-		any = true;
-	}
-	return any;
+		decide(dlist_container(Hold, in_xact, iter.cur)->claim, commit);
 }

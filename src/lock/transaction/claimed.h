@@ -29,9 +29,9 @@ extern int64 zkl_write_marks(void);
 
 /*
  * At the end of the transaction, before its holds end: what is to become of
- * the marks.  False if there are none; else what no deletion of a lock's node brings is
- * to be settled after that (zkn_settle).  Does not fail.
+ * the marks.  What no deletion of a lock's node brings is to be settled after that
+ * (zkn_settle).  Does not fail.
  */
-extern bool zkl_decide_marks(bool commit);
+extern void zkl_decide_marks(bool commit);
 
 #endif							/* ZKLOCK_CLAIMED_H */

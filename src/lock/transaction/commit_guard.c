@@ -28,42 +28,18 @@
  *-------------------------------------------------------------------------
  */
 
-/* Read in a signal handler, too; a subtransaction undoes none of these */
-static struct
-{
-	bool		judged;			/* by zkl_guard_statement */
-	bool		wrote_elsewhere;
-	bool		dropped_something;
-}			deeds;
+ZkDeeds		zkl_deeds;
 
 void
 zkl_forget_deeds(void)
 {
-	memset(&deeds, 0, sizeof(deeds));
-}
-
-void
-zkl_note_writing(void)
-{
-	deeds.wrote_elsewhere = true;
-}
-
-void
-zkl_dropped_something(void)
-{
-	deeds.dropped_something = true;
-}
-
-bool
-zkl_has_dropped_something(void)
-{
-	return deeds.dropped_something;
+	memset(&zkl_deeds, 0, sizeof(zkl_deeds));
 }
 
 bool
 zkl_has_written(void)
 {
-	return TransactionIdIsValid(MyProc->xid) || deeds.wrote_elsewhere;
+	return TransactionIdIsValid(MyProc->xid) || zkl_deeds.wrote_elsewhere;
 }
 
 /*-------------------------------------------------------------------------
@@ -128,8 +104,8 @@ find_relied(Relied *relied, bool writes)
 
 	run++;
 	relied->n = 0;
-	relied->locks = MemoryContextAlloc(TopTransactionContext, n * sizeof(Lock *));
-	relied->nodes = MemoryContextAlloc(TopTransactionContext, n * sizeof(ZkNode *));
+	relied->locks = palloc(n * sizeof(Lock *));
+	relied->nodes = palloc(n * sizeof(ZkNode *));
 	dlist_foreach(iter, &zkl_xact_holds)
 	{
 		Hold	   *hold = dlist_container(Hold, in_xact, iter.cur);
@@ -196,7 +172,7 @@ void
 zkl_guard_statement(void)
 {
 	(void) zkl_guard(true, 0);
-	deeds.judged = true;
+	zkl_deeds.judged = true;
 }
 
 /*
@@ -206,7 +182,7 @@ zkl_guard_statement(void)
 bool
 zkl_is_judged(void)
 {
-	return deeds.judged && (MyXactFlags & XACT_FLAGS_NEEDIMMEDIATECOMMIT) != 0;
+	return zkl_deeds.judged && (MyXactFlags & XACT_FLAGS_NEEDIMMEDIATECOMMIT) != 0;
 }
 
 /*-------------------------------------------------------------------------
@@ -250,17 +226,6 @@ explain_bound(void *arg)
 	errhint(LOST_HINT_CALL, bound.unlock_function);
 }
 
-/* The user's lock_timeout still applies, with its own error */
-static void
-bound_next_wait(void)
-{
-	int64		ms = Max((bound.until - zks_now() + ZKS_MS - 1) / ZKS_MS, 1);
-
-	if (bound.lock_timeout > 0)
-		ms = Min(ms, bound.lock_timeout);
-	(void) replace_lock_timeout((int) Min(ms, INT_MAX));
-}
-
 /* How long, says zk/lease.h */
 void
 zkl_bound_waits(const Lock *lock)
@@ -272,17 +237,23 @@ zkl_bound_waits(const Lock *lock)
 	bound.unlock_function = zkl_unlock_function(lock);
 	bound.active = true;
 	bound.lock_timeout = LockTimeout;
-	bound_next_wait();
+	zkl_bound_next_wait();
 	bound.context.callback = explain_bound;
 	bound.context.previous = error_context_stack;
 	error_context_stack = &bound.context;
 }
 
+/* The user's lock_timeout still applies, with its own error */
 void
 zkl_bound_next_wait(void)
 {
-	if (bound.active)
-		bound_next_wait();
+	int64		ms = Max((bound.until - zks_now() + ZKS_MS - 1) / ZKS_MS, 1);
+
+	if (!bound.active)
+		return;
+	if (bound.lock_timeout > 0)
+		ms = Min(ms, bound.lock_timeout);
+	(void) replace_lock_timeout((int) Min(ms, INT_MAX));
 }
 
 /*

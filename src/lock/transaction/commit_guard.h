@@ -35,10 +35,18 @@ extern bool zkl_is_judged(void);
 /* Whether the transaction has written, here or elsewhere */
 extern bool zkl_has_written(void);
 
-/* Note what the current transaction has done, until the end of it */
-extern void zkl_note_writing(void);
-extern void zkl_dropped_something(void);	/* which may be the extension */
-extern bool zkl_has_dropped_something(void);
+/*
+ * What the current transaction has done, until the end of it.  Read in a signal handler,
+ * too; a subtransaction undoes none of these.
+ */
+typedef struct ZkDeeds
+{
+	bool		judged;			/* by zkl_guard_statement */
+	bool		wrote_elsewhere;
+	bool		dropped_something;	/* which may be the extension */
+} ZkDeeds;
+
+extern ZkDeeds zkl_deeds;
 extern void zkl_forget_deeds(void);
 
 /*

@@ -21,7 +21,6 @@
 #include "hold.h"
 #include "hold_table.h"
 #include "lock/queue/acquire.h"
-#include "show.h"
 #include "stop.h"
 #include "xact.h"
 
@@ -42,63 +41,31 @@ zkl_refuse_lost(Lock *lock)
 						 zkl_unlock_function(lock))));
 }
 
-/* A lock that a call wants, and the hold that it makes for it */
-typedef struct Wanted
-{
-	Lock	   *lock;
-	Hold	   *hold;
-} Wanted;
-
 /*
  * None of these that was held when the call began, itself or in the other
  * mode, may be lost.  That can happen while the call waits for the rest.
  */
 static void
-refuse_lost_meanwhile(Wanted *wanted, int n)
+refuse_lost_meanwhile(Lock **wanted, int n)
 {
 	for (int i = 0; i < n; i++)
 	{
-		zkl_refuse_lost(wanted[i].lock);
-		zkl_refuse_lost(zkl_twin_of(wanted[i].lock));
+		zkl_refuse_lost(wanted[i]);
+		zkl_refuse_lost(zkl_twin_of(wanted[i]));
 	}
 }
 
-/* Grant one more hold only after the locks are known to be held */
+/* Grant one more hold only after the locks that have these nodes are known to be held */
 static void
-confirm(Wanted *held, int n, bool may_wait, ZkWait *wait)
+confirm(Lock **wanted, int n, ZkNode *const *nodes, int nnodes, bool may_wait, ZkWait *wait)
 {
-	ZkNode	  **nodes = palloc(n * sizeof(ZkNode *));
-
 	(void) zkb_connect(wait);
 	if (!may_wait)
 		zkb_wait_limit_try(wait);
-	refuse_lost_meanwhile(held, n);
-	for (int i = 0; i < n; i++)
-		nodes[i] = zkl_base(held[i].lock)->grant.node;
-	if (zkb_prove(nodes, n, ZKS_GRANT, 0, wait, zkb_wait_answer_due(wait)) == ZKB_NO_ANSWER)
+	refuse_lost_meanwhile(wanted, n);
+	if (zkb_prove(nodes, nnodes, ZKS_GRANT, 0, wait, zkb_wait_answer_due(wait)) == ZKB_NO_ANSWER)
 		zkb_raise_unanswered(wait, zkb_peek());
-	refuse_lost_meanwhile(held, n); /* the answer may have brought a loss */
-	pfree(nodes);
-}
-
-/* Whether this session holds the lock, or one that includes it */
-static bool
-is_held(Lock *lock)
-{
-	Lock	   *base = zkl_base(lock);
-
-	return base != NULL && base->count > 0;
-}
-
-/*
- * The node of our shared lock, if this is the exclusive one of the same path
- */
-static ZkNode *
-own_shared_node(Lock *lock)
-{
-	Lock	   *twin = lock->key.mode == ZKP_EXCLUSIVE ? zkl_twin_of(lock) : NULL;
-
-	return twin != NULL ? twin->grant.node : NULL;
+	refuse_lost_meanwhile(wanted, n);	/* the answer may have brought a loss */
 }
 
 static void
@@ -111,26 +78,24 @@ refuse_too_many(int n)
 			 errhint("You might need to increase zklock.max_locks.")));
 }
 
-/*
- * Take all of wanted, or none; those in others are not held yet and must be
- * acquired from ZooKeeper.
- */
+/* Acquire these from ZooKeeper, all or none, for a call that wants more than them, maybe */
 static bool
-acquire(Wanted *wanted, int n, Wanted *others, int nothers, ZkpMode mode, int32 permits,
+acquire(Lock **wanted, int n, Lock **others, int nothers, ZkpMode mode, int32 permits,
 		ZkScope scope, bool may_wait, ZkWait *wait)
 {
 	ZkTarget   *targets;
 	ZkAcquired	outcome;
-	volatile bool keep = false;
 
 	if (nothers > zklock_max_locks - zkl_nnodes)
 		refuse_too_many(nothers);
 	targets = palloc0(nothers * sizeof(ZkTarget));
 	for (int i = 0; i < nothers; i++)
 	{
-		targets[i].dir = others[i].lock->key.path;
+		Lock	   *twin = zkl_twin_of(others[i]);
+
+		targets[i].dir = others[i]->key.path;
 		targets[i].path = targets[i].dir + zkb_root_len(zklock_root);
-		targets[i].own = own_shared_node(others[i].lock);
+		targets[i].own = twin != NULL ? twin->grant.node : NULL;
 		targets[i].scope = scope;
 	}
 	outcome = zkl_acquire(targets, nothers, mode, permits, may_wait, zkl_nnodes > 0, wait);
@@ -141,19 +106,16 @@ acquire(Wanted *wanted, int n, Wanted *others, int nothers, ZkpMode mode, int32 
 	PG_TRY();
 	{
 		refuse_lost_meanwhile(wanted, n);
-		keep = true;
 	}
-	PG_FINALLY();
+	PG_CATCH();
 	{
-		for (int i = 0; i < nothers && outcome == ZKL_HELD; i++)
-		{
-			if (keep)
-				zkl_take_node(others[i].lock, &targets[i].grant);
-			else if (zkb_peek() != NULL)
-				(void) zkn_discard(zkb_peek(), targets[i].grant.node);
-		}
+		for (int i = 0; i < nothers && outcome == ZKL_HELD && zkb_peek() != NULL; i++)
+			(void) zkn_discard(zkb_peek(), targets[i].grant.node);
+		PG_RE_THROW();
 	}
 	PG_END_TRY();
+	for (int i = 0; i < nothers && outcome == ZKL_HELD; i++)
+		zkl_take_node(others[i], &targets[i].grant);
 	return outcome == ZKL_HELD;
 }
 
@@ -164,10 +126,8 @@ acquire(Wanted *wanted, int n, Wanted *others, int nothers, ZkpMode mode, int32 
 static void
 refuse_single(int n, ZkpMode mode, const Lock *base)
 {
-	int64		czxid;
-
 	if (zklock_node_style == ZKP_SINGLE ? mode != ZKP_EXCLUSIVE || n > 1 :
-		mode == ZKP_SHARED && base != NULL && zkp_parse_single(base->grant.name, &czxid))
+		mode == ZKP_SHARED && base != NULL && zkl_has_single_node(base))
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 mode == ZKP_SHARED ? errmsg("shared locks are not supported with zklock.node_style \"single\"") :
@@ -178,35 +138,29 @@ refuse_single(int n, ZkpMode mode, const Lock *base)
 
 /* Take all of them, or none */
 static bool
-obtain(Wanted *wanted, int n, ZkpMode mode, int32 permits, ZkScope scope, bool may_wait,
+obtain(Lock **wanted, int n, ZkpMode mode, int32 permits, ZkScope scope, bool may_wait,
 	   ZkWait *wait)
 {
-	Wanted	   *held = palloc(n * sizeof(Wanted));
-	Wanted	   *others = palloc(n * sizeof(Wanted));
+	ZkNode	  **held = palloc(n * sizeof(ZkNode *));
+	Lock	  **others = palloc(n * sizeof(Lock *));
 	int			nheld = 0;
 	int			nothers = 0;
 
 	refuse_lost_meanwhile(wanted, n);
 	for (int i = 0; i < n; i++)
 	{
-		refuse_single(n, mode, zkl_base(wanted[i].lock));
-		if (is_held(wanted[i].lock))
-			held[nheld++] = wanted[i];
+		Lock	   *base = zkl_base(wanted[i]);
+
+		refuse_single(n, mode, base);
+		if (base != NULL)
+			held[nheld++] = base->grant.node;
 		else
 			others[nothers++] = wanted[i];
 	}
 	if (nheld > 0)
-		confirm(held, nheld, may_wait, wait);
-	if (nothers > 0 &&
-		!acquire(wanted, n, others, nothers, mode, permits, scope, may_wait, wait))
-		return false;
-	for (int i = 0; i < nheld; i++)
-	{
-		/* it was taken under the exclusive lock */
-		if (held[i].lock->count == 0)
-			held[i].lock->acquired_at = GetCurrentTimestamp();
-	}
-	return true;
+		confirm(wanted, n, held, nheld, may_wait, wait);
+	return nothers == 0 ||
+		acquire(wanted, n, others, nothers, mode, permits, scope, may_wait, wait);
 }
 
 /*
@@ -241,36 +195,36 @@ warn_if_high(Lock *lock)
 
 /* Find or make the entries in which these are counted */
 static void
-enter_wanted(Wanted *wanted, char **paths, int n, ZkpMode mode, ZkScope scope)
+enter_wanted(Lock **wanted, char **paths, int n, ZkpMode mode, ZkScope scope, SubTransactionId subid)
 {
-	SubTransactionId subid = GetCurrentSubTransactionId();
-
 	for (int i = 0; i < n; i++)
 	{
-		Lock	   *lock = wanted[i].lock = zkl_enter_lock(zkl_full_path(paths[i]), mode);
-		Hold	   *hold = zkl_find_hold(lock, scope, subid);
-
-		wanted[i].hold = hold != NULL ? hold : zkl_make_hold(lock, scope);
+		wanted[i] = zkl_enter_lock(zkl_full_path(paths[i]), mode);
+		if (zkl_find_hold(wanted[i], scope, subid) == NULL)
+			zkl_make_hold(wanted[i], scope);
 	}
 }
 
 /* Count what was taken, or drop entries that were made in vain */
 static void
-leave_wanted(Wanted *wanted, int n, bool held)
+leave_wanted(Lock **wanted, int n, ZkScope scope, SubTransactionId subid, bool held)
 {
-	for (int i = 0; i < n && wanted[i].lock != NULL; i++)
+	for (int i = 0; i < n && wanted[i] != NULL; i++)
 	{
-		Lock	   *lock = wanted[i].lock;
-		Hold	   *hold = wanted[i].hold;
+		Lock	   *lock = wanted[i];
+		Hold	   *hold = zkl_find_hold(lock, scope, subid);
 
 		if (held)
 		{
 			if (lock->count == 0)
+			{
 				lock->root_len = zkb_root_len(zklock_root);
+				lock->acquired_at = GetCurrentTimestamp();
+			}
 			zkl_count(hold, 1);
 			hold->used = true;
 			hold->proven = false;
-			zkl_stop_if_lost(lock);
+			zkl_tell_reliance(lock);
 			continue;
 		}
 		if (hold != NULL && !hold->used)
@@ -283,7 +237,8 @@ bool
 zkl_lock(char **paths, int n, ZkpMode mode, int32 permits, ZkScope scope,
 		 bool may_wait, ZkWait *wait)
 {
-	Wanted	   *wanted;
+	Lock	  **wanted;
+	SubTransactionId subid = GetCurrentSubTransactionId();
 	volatile bool held = false;
 
 	if (n == 0)
@@ -295,20 +250,22 @@ zkl_lock(char **paths, int n, ZkpMode mode, int32 permits, ZkScope scope,
 	zkl_follow_settings();
 	zkl_watch_transactions();
 
-	wanted = palloc0(n * sizeof(Wanted));
+	wanted = palloc0(n * sizeof(Lock *));
 	PG_TRY();
 	{
-		enter_wanted(wanted, paths, n, mode, scope);
+		enter_wanted(wanted, paths, n, mode, scope, subid);
 		held = obtain(wanted, n, mode, permits, scope, may_wait, wait);
 	}
 	PG_FINALLY();
 	{
-		leave_wanted(wanted, n, held);
+		leave_wanted(wanted, n, scope, subid, held);
+		if (held)
+			zkl_stop_more();
 		zkl_show();
 	}
 	PG_END_TRY();
 	for (int i = 0; i < n && held; i++)
-		warn_if_high(wanted[i].lock);
+		warn_if_high(wanted[i]);
 	pfree(wanted);
 	return held;
 }
@@ -344,70 +301,66 @@ state_of(Lock *lock)
 
 	if (zkl_is_lost(lock))
 		return ZKL_STATE_LOST;
-	if (zkl_peek_session_of(zkl_base(lock)) == NULL)	/* it ended just now */
-		return ZKL_STATE_LOST;
 	info = zks_info(zkb_peek());
 	return zks_is_fresh(&info) ? ZKL_STATE_HELD : ZKL_STATE_SUSPECT;
 }
 
-/* The nodes of what is held at this path, and is not known to be lost; how many */
-static int
-find_held(const char *full, ZkNode **nodes)
+/* The lock of this path, if it is held, and not known to be lost; or NULL */
+static Lock *
+find_held(const char *full, ZkpMode mode)
 {
-	int			n = 0;
+	Lock	   *lock = zkl_find_lock(full, mode);
 
-	for (ZkpMode mode = ZKP_SHARED; mode <= ZKP_SEMAPHORE; mode++)
-	{
-		Lock	   *lock = zkl_find_lock(full, mode);
-
-		if (lock != NULL && lock->count > 0 && !zkl_is_lost(lock) &&
-			zkl_peek_session_of(zkl_base(lock)) != NULL)
-			nodes[n++] = zkl_base(lock)->grant.node;
-	}
-	return n;
+	return lock != NULL && lock->count > 0 && !zkl_is_lost(lock) ? lock : NULL;
 }
 
 bool
 zkl_is_held(const char *path)
 {
 	const char *full = zkl_full_path(path);
-	ZkNode	   *nodes[ZKP_SEMAPHORE + 1];
-	ZkWait		wait;
 	int64		until = zkb_deadline(zklock_operation_timeout);
-	int			n;
+	ZkProof		proof = ZKB_MISSING;
+	ZkWait		wait;
 
 	zkl_follow_settings();
 	zkb_wait_begin(&wait, -1, false);
-	while ((n = find_held(full, nodes)) > 0)
+	for (;;)
 	{
-		ZkProof		proof = zkb_prove(nodes, n, ZKS_GRANT, 0, &wait, until);
+		ZkNode	   *nodes[ZKP_SEMAPHORE + 1];
+		int			n = 0;
 
-		/* the answer may have brought a loss */
-		if (proof == ZKB_PROVEN)
-			return find_held(full, nodes) > 0;
+		for (ZkpMode mode = ZKP_SHARED; mode <= ZKP_SEMAPHORE; mode++)
+		{
+			Lock	   *lock = find_held(full, mode);
+
+			if (lock != NULL)
+				nodes[n++] = zkl_base(lock)->grant.node;
+		}
+
+		/* the end of the session may have been noticed at the latter of two */
+		if (zkb_peek() == NULL)
+			n = 0;
+
+		/* also after a proof: the answer may have brought a loss */
+		if (n == 0 || proof == ZKB_PROVEN)
+			return n > 0;
+		proof = zkb_prove(nodes, n, ZKS_GRANT, 0, &wait, until);
 		if (proof == ZKB_NO_ANSWER)
 			zkb_raise_unanswered(&wait, zkb_peek());
 	}
-	return false;
 }
 
 bool
 zkl_token(const char *path, int64 *token)
 {
-	static const ZkpMode modes[] = {ZKP_EXCLUSIVE, ZKP_SHARED};
 	const char *full = zkl_full_path(path);
+	Lock	   *lock = find_held(full, ZKP_EXCLUSIVE);
 
-	for (int i = 0; i < lengthof(modes); i++)
-	{
-		Lock	   *lock = zkl_find_lock(full, modes[i]);
-
-		if (lock != NULL && lock->count > 0 && !zkl_is_lost(lock))
-		{
-			*token = zkl_base(lock)->grant.token;
-			return true;
-		}
-	}
-	return false;
+	if (lock == NULL)
+		lock = find_held(full, ZKP_SHARED);
+	if (lock != NULL)
+		*token = zkl_base(lock)->grant.token;
+	return lock != NULL;
 }
 
 /* Update the name: it changes when an exclusive lock becomes a shared one */
@@ -444,34 +397,23 @@ zkl_fencing_token(const char *path)
 }
 
 void
-zkl_each_hold(void (*callback) (const ZkHoldInfo *info, void *arg), void *arg)
+zkl_each_hold(ZkShowHold show, void *arg)
 {
 	dlist_iter	iter;
 
 	dlist_foreach(iter, &zkl_held)
 	{
 		Lock	   *lock = dlist_container(Lock, in_held, iter.cur);
+		Lock	   *base = zkl_base(lock);
+		ZkHoldState state = state_of(lock);
 		int64		counts[ZK_SHOWN_SCOPES];
 
+		refresh_name(base);
 		zkl_count_shown(lock, counts);
 		for (int scope = ZK_SCOPE_SESSION; scope <= ZK_SCOPE_TRANSACTION; scope++)
 		{
-			ZkHoldInfo	info;
-			Lock	   *base = zkl_base(lock);
-
-			if (counts[scope] == 0)
-				continue;
-			info.path = lock->key.path + lock->root_len;
-			info.root = zkl_root_of(lock);
-			info.mode = (ZkpMode) lock->key.mode;
-			info.scope = (ZkScope) scope;
-			info.count = counts[scope];
-			info.state = state_of(lock);
-			refresh_name(base);
-			info.token = base->grant.token;
-			info.node = base->grant.name;
-			info.acquired_at = lock->acquired_at;
-			callback(&info, arg);
+			if (counts[scope] > 0)
+				show(lock, (ZkScope) scope, counts[scope], state, &base->grant, arg);
 		}
 	}
 }

@@ -8,11 +8,7 @@
 #ifndef ZKLOCK_HOLD_H
 #define ZKLOCK_HOLD_H
 
-#include "datatype/timestamp.h"
-
-#include "backend/wait.h"
 #include "hold_table.h"
-#include "zk/lock_protocol.h"
 
 typedef enum ZkHoldState
 {
@@ -21,19 +17,9 @@ typedef enum ZkHoldState
 	ZKL_STATE_LOST
 } ZkHoldState;
 
-/* A row of zk_locks */
-typedef struct ZkHoldInfo
-{
-	const char *path;
-	const char *root;
-	ZkpMode		mode;
-	ZkScope		scope;
-	int64		count;
-	ZkHoldState state;
-	int64		token;
-	const char *node;
-	TimestampTz acquired_at;
-} ZkHoldInfo;
+/* A row of zk_locks; grant is that of the lock on whose node this one relies */
+typedef void (*ZkShowHold) (const Lock *lock, ZkScope scope, int64 count, ZkHoldState state,
+							const ZkGrant *grant, void *arg);
 
 /*
  * Take these locks, or one more hold of each: all or none. paths are in UTF-8,
@@ -70,6 +56,6 @@ extern int64 zkl_fencing_token(const char *path);
 extern bool zkl_is_held(const char *path);
 
 /* Call back for each row of zk_locks, with what is known without asking */
-extern void zkl_each_hold(void (*callback) (const ZkHoldInfo *info, void *arg), void *arg);
+extern void zkl_each_hold(ZkShowHold show, void *arg);
 
 #endif							/* ZKLOCK_HOLD_H */

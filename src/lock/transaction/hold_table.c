@@ -36,6 +36,7 @@
 #include "backend/backend_session.h"
 #include "backend/errors.h"
 #include "backend/settings.h"
+#include "backend/slots.h"
 #include "hold_table.h"
 
 static MemoryContext hold_context = NULL;
@@ -108,15 +109,10 @@ zkl_find_lock(const char *path, ZkpMode mode)
 Lock *
 zkl_twin_of(Lock *lock)
 {
-	switch ((ZkpMode) lock->key.mode)
-	{
-		case ZKP_SHARED:
-			return zkl_find_lock(lock->key.path, ZKP_EXCLUSIVE);
-		case ZKP_EXCLUSIVE:
-			return zkl_find_lock(lock->key.path, ZKP_SHARED);
-		default:
-			return NULL;
-	}
+	if (lock->key.mode == ZKP_SEMAPHORE)
+		return NULL;
+	return zkl_find_lock(lock->key.path,
+						 lock->key.mode == ZKP_SHARED ? ZKP_EXCLUSIVE : ZKP_SHARED);
 }
 
 Lock *
@@ -165,6 +161,14 @@ zkl_name(const Lock *lock)
 	if (strcmp(root, zklock_root) == 0)
 		return psprintf("\"%s\"", path);
 	return psprintf("\"%s\" (under \"%s\")", path, zkb_path_for_display(root));
+}
+
+bool
+zkl_has_single_node(const Lock *lock)
+{
+	int64		czxid;
+
+	return lock->grant.node != NULL && zkp_parse_single(lock->grant.name, &czxid);
 }
 
 /* Whether zk_unlock has nothing to release, and pg_advisory_unlock has, or had */
@@ -281,7 +285,6 @@ zkl_take_node(Lock *lock, const ZkGrant *grant)
 	lock->grant = *grant;
 	lock->generation = zkb_generation();
 	lock->loss = ZK_NOT_LOST;
-	lock->acquired_at = GetCurrentTimestamp();
 	zkl_nnodes++;
 }
 
@@ -354,7 +357,7 @@ zkl_count(Hold *hold, int64 change)
 	zkl_nheld += was_held ? -1 : 1;
 }
 
-Hold *
+void
 zkl_make_hold(Lock *lock, ZkScope scope)
 {
 	Hold	   *hold = MemoryContextAllocZero(hold_context, sizeof(Hold));
@@ -364,7 +367,6 @@ zkl_make_hold(Lock *lock, ZkScope scope)
 	hold->subid = GetCurrentSubTransactionId();
 	dlist_push_tail(&lock->holds, &hold->in_lock);
 	dlist_push_tail(&zkl_xact_holds, &hold->in_xact);
-	return hold;
 }
 
 Hold *
@@ -397,7 +399,7 @@ zkl_count_shown(const Lock *lock, int64 counts[ZK_SHOWN_SCOPES])
 }
 
 Hold *
-zkl_latest_hold(Lock *lock, ZkScope scope)
+zkl_latest_hold(Lock *lock, int scopes)
 {
 	dlist_iter	iter;
 
@@ -405,7 +407,7 @@ zkl_latest_hold(Lock *lock, ZkScope scope)
 	{
 		Hold	   *hold = dlist_container(Hold, in_lock, iter.cur);
 
-		if (hold->scope == scope && hold->count > 0)
+		if ((scopes & ZKL_SCOPE(hold->scope)) != 0 && hold->count > 0)
 			return hold;
 	}
 	return NULL;
@@ -421,4 +423,55 @@ zkl_remove_hold(Hold *hold)
 	if (hold->claim != NULL)
 		pfree(hold->claim);
 	pfree(hold);
+}
+
+/*-------------------------------------------------------------------------
+ * What the other backends of this server see
+ *-------------------------------------------------------------------------
+ */
+
+StaticAssertDecl(lengthof(((ZkSlotHold *) 0)->counts) == ZK_SHOWN_SCOPES, "counts is indexed by ZkScope");
+
+/* Returns its node if it is this session's, which then knows whether it is lost */
+static ZkNode *
+show_lock(ZkSlotHold *shown, Lock *lock)
+{
+	Lock	   *base = zkl_base(lock);
+
+	shown->mode = lock->key.mode;
+	shown->acquired_at = lock->acquired_at;
+	zkb_slot_path(shown->path, shown->root, lock->key.path, lock->root_len);
+	zkl_count_shown(lock, shown->counts);
+	shown->lost = zkl_peek_session_of(base) == NULL || base->loss != ZK_NOT_LOST;
+	shown->token = base != NULL ? base->grant.token : 0;
+	return shown->lost ? NULL : base->grant.node;
+}
+
+/*
+ * The slot has room for the oldest few; the rest is a number.  It is written
+ * once for each call, and once at the end of a (sub)transaction, so this must
+ * not depend on how many locks there are.
+ */
+void
+zkl_show(void)
+{
+	ZkSlot	   *slot = zkb_begin_slot();
+	ZkNode	   *nodes[ZKS_SHOWN_NODES];
+	dlist_iter	iter;
+	int			n = 0;
+
+	if (slot == NULL)
+		return;
+	dlist_foreach(iter, &zkl_held)
+	{
+		if (n == ZKS_SHOWN_NODES)
+			break;
+		nodes[n] = show_lock(&slot->holds[n], dlist_container(Lock, in_held, iter.cur));
+		n++;
+	}
+	slot->nholds = n;
+	slot->more = zkl_nheld - n;
+	if (zkb_peek() != NULL)
+		zkn_show(zkb_peek(), nodes, n);
+	zkb_end_slot(slot);
 }

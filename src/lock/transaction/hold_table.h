@@ -16,6 +16,12 @@
 #include "lock/queue/acquire.h"
 #include "shadow.h"
 
+/* Several scopes: those that no end of a transaction releases, and the others */
+#define ZKL_SCOPE(scope)	(1 << (scope))
+#define ZKL_SESSION_SCOPES	(ZKL_SCOPE(ZK_SCOPE_SESSION) | ZKL_SCOPE(ZK_SCOPE_ADVISORY))
+#define ZKL_TRANSACTION_SCOPES \
+	(ZKL_SCOPE(ZK_SCOPE_TRANSACTION) | ZKL_SCOPE(ZK_SCOPE_ADVISORY_TRANSACTION))
+
 /* HINT of an error about a lost lock; the DETAIL is zkb_loss_detail's */
 #define LOST_HINT_CALL \
 	"Call %s if it is a session-scope lock, then lock again and retry the transaction."
@@ -108,6 +114,9 @@ extern Lock *zkl_base(Lock *lock);
  */
 extern char *zkl_name(const Lock *lock);
 
+/* Whether its node, if it has one, is a single one */
+extern bool zkl_has_single_node(const Lock *lock);
+
 /* The SQL function that releases a session-scope hold of it */
 extern const char *zkl_unlock_function(const Lock *lock);
 
@@ -134,7 +143,7 @@ extern void zkl_make_table(void);
 extern Lock *zkl_enter_lock(const char *path, ZkpMode mode);
 
 /* Make a hold of the current subtransaction, with count 0 */
-extern Hold *zkl_make_hold(Lock *lock, ZkScope scope);
+extern void zkl_make_hold(Lock *lock, ZkScope scope);
 
 /* The following functions do not fail */
 
@@ -169,7 +178,10 @@ extern Hold *zkl_find_hold(Lock *lock, ZkScope scope, SubTransactionId subid);
 /* How many there are in each scope that users see */
 extern void zkl_count_shown(const Lock *lock, int64 counts[ZK_SHOWN_SCOPES]);
 
-/* The latest hold that is not released, or NULL */
-extern Hold *zkl_latest_hold(Lock *lock, ZkScope scope);
+/* The latest hold of one of these scopes that is not released, or NULL */
+extern Hold *zkl_latest_hold(Lock *lock, int scopes);
+
+/* Shows the other backends of this server what this one holds */
+extern void zkl_show(void);
 
 #endif							/* ZKLOCK_HOLD_TABLE_H */

@@ -17,38 +17,26 @@
 #include "backend/settings.h"
 #include "hold_table.h"
 #include "release.h"
-#include "show.h"
 #include "stop.h"
 
 /*
- * Reduce a hold's count, for zk_unlock.  An entry that the current transaction
- * took stays: see the head of hold_table.c.
+ * Release all holds of a lock that have these scopes, or the latest once; returns their
+ * count.  An entry that the current transaction took stays: see the head of hold_table.c.
  */
-static void
-lower_hold(Hold *hold, int64 by)
-{
-	Assert(by > 0);
-	zkl_count(hold, -by);
-	if (hold->count == 0 && hold->subid == InvalidSubTransactionId)
-		zkl_remove_hold(hold);
-}
-
-/* Release all holds of a lock that have this scope; returns their count */
 static int64
-lower_holds(Lock *lock, ZkScope scope)
+lower_holds(Lock *lock, int scopes, bool all)
 {
 	int64		dropped = 0;
-	dlist_mutable_iter iter;
+	Hold	   *hold;
 
-	dlist_foreach_modify(iter, &lock->holds)
+	while ((all || dropped == 0) && (hold = zkl_latest_hold(lock, scopes)) != NULL)
 	{
-		Hold	   *hold = dlist_container(Hold, in_lock, iter.cur);
+		int64		by = all ? hold->count : 1;
 
-		if (hold->scope == scope && hold->count > 0)
-		{
-			dropped += hold->count;
-			lower_hold(hold, hold->count);
-		}
+		dropped += by;
+		zkl_count(hold, -by);
+		if (hold->count == 0 && hold->subid == InvalidSubTransactionId)
+			zkl_remove_hold(hold);
 	}
 	return dropped;
 }
@@ -72,8 +60,8 @@ typedef struct Ending
 {
 	Lock	   *lock;
 	Lock	   *base;			/* the lock on whose node it relied */
-	ZkSession  *session;		/* if there is something to wait for */
-	ZkNode	   *node;
+	ZkSession  *session;		/* that of its node, or NULL */
+	ZkNode	   *node;			/* if there is something to wait for */
 	bool		passed_on;		/* the node has become the shared lock's */
 	int64		count;			/* of released holds */
 	ZkLoss		loss;			/* if it is known to be lost */
@@ -90,43 +78,25 @@ static void
 begin_ending(Ending *ending)
 {
 	Lock	   *lock = ending->lock;
-	ZkSession  *session = zkl_peek_session_of(ending->base);
+	ZkSession  *session = ending->session;
 	ZkNode	   *node = ending->base->grant.node;
 
 	ending->ended = ending->loss != ZK_NOT_LOST ? LOST_BEFORE : STILL_HELD;
 	if (lock->count > 0 || lock->grant.node == NULL)
 		return;
 	ending->passed_on = zkl_leave_node(lock);
-	if (session == NULL)
-		return;
 	if (ending->loss != ZK_NOT_LOST)
 	{
-		if (!ending->passed_on)
+		if (session != NULL && !ending->passed_on)
 			(void) zkn_discard(session, node);
 		return;
 	}
 	ending->ended = WAITING;
-	ending->session = session;
 	ending->node = node;
 	if (ending->passed_on)
 		(void) zkn_share(session, node);
 	else
 		zkn_delete(session, node);
-}
-
-/*
- * Then the backend is terminated, if at all, because of what remains: the confirmation
- * may be long in coming.
- */
-static void
-begin_endings(Ending *endings, int n)
-{
-	for (int i = 0; i < n; i++)
-		begin_ending(&endings[i]);
-	for (int i = 0; i < n; i++)
-		zkl_stop_less(endings[i].lock);
-	zkl_terminate_again();
-	zkl_show();
 }
 
 /*
@@ -264,36 +234,10 @@ finish_ending(Ending *ending)
 	/* the shared lock's holds, released before, if it relied on this node */
 	if (ending->node != NULL && twin != NULL && twin->grant.node == NULL)
 		tell_holds(ending, twin);
-	zkl_stop_less(ending->lock);
+	zkl_tell_reliance(ending->lock);
 	if (ending->lock->grant.node == NULL)
 		ending->lock->loss = ZK_NOT_LOST;
 	zkl_forget_if_unused(ending->lock);
-}
-
-static void
-finish_endings(Ending *endings, int n)
-{
-	for (int i = 0; i < n; i++)
-		finish_ending(&endings[i]);
-	if (n > 0)
-		zkl_stop_anew();
-}
-
-/* From start_ending to here nothing may fail */
-static void
-complete_endings(Ending *endings, int n)
-{
-	PG_TRY();
-	{
-		await_endings(endings, n);
-	}
-	PG_CATCH();
-	{
-		finish_endings(endings, n);
-		PG_RE_THROW();
-	}
-	PG_END_TRY();
-	finish_endings(endings, n);
 }
 
 /* For releasing a lock that has no hold of this scope */
@@ -311,10 +255,9 @@ warn_not_held(Lock *lock, const char *path, ZkpMode mode, ZkScope scope)
 						mode == ZKP_SHARED ? "ShareLock" : "ExclusiveLock")));
 		return;
 	}
-	if (lock != NULL && (zkl_latest_hold(lock, ZK_SCOPE_TRANSACTION) != NULL ||
-						 zkl_latest_hold(lock, ZK_SCOPE_ADVISORY_TRANSACTION) != NULL))
+	if (lock != NULL && zkl_latest_hold(lock, ZKL_TRANSACTION_SCOPES) != NULL)
 		hint = "The transaction holds the lock, and releases it when it ends.";
-	else if (lock != NULL && zkl_latest_hold(lock, ZK_SCOPE_ADVISORY) != NULL)
+	else if (lock != NULL && zkl_latest_hold(lock, ZKL_SESSION_SCOPES) != NULL)
 		hint = "The session took the lock as an advisory lock; release it with pg_advisory_unlock or pg_advisory_unlock_shared.";
 	if (mode == ZKP_SEMAPHORE)
 		ereport(WARNING,
@@ -332,36 +275,79 @@ warn_not_held(Lock *lock, const char *path, ZkpMode mode, ZkScope scope)
  * together ends: one may rely on the node of another.
  */
 static void
-start_ending(Ending *ending, Lock *lock)
+start_ending(Ending *ending)
 {
-	Lock	   *base = zkl_base(lock);
+	Lock	   *base = zkl_base(ending->lock);
 
-	ending->lock = lock;
 	ending->base = base;
-	ending->loss = base != NULL ? base->loss : ZK_NOT_LOST;
-	ending->proven = zkl_peek_session_of(base) != NULL &&
-		zklock_commit_guard != ZKLOCK_GUARD_STRICT && zkb_is_proven(base->grant.node);
-	if (zkl_peek_session_of(base) == NULL && ending->loss == ZK_NOT_LOST)
+	ending->session = zkl_peek_session_of(base);
+	ending->loss = base->loss;
+	if (ending->session == NULL && ending->loss == ZK_NOT_LOST)
 		ending->loss = zkb_last_loss();
+	ending->proven = ending->session != NULL &&
+		zklock_commit_guard != ZKLOCK_GUARD_STRICT && zkb_is_proven(base->grant.node);
 }
 
 /*
- * The holds of all of these have been released: release what ZooKeeper has of
- * them.  Returns how many holds that were, not counting lost ones.
+ * Release the holds that these locks have in these scopes, all or the latest, and
+ * what ZooKeeper has of them.  Returns how many that were, not counting lost ones.
  */
 static int64
-end_all(Ending *endings, int n)
+release(Ending *endings, int n, int scopes, bool all)
 {
-	int64		dropped = 0;
+	int64		released;
 
-	begin_endings(endings, n);
-	complete_endings(endings, n);
+	if (n == 0)
+		return 0;
+	zkl_terminate_now_or_later();
+
+	/* check all of them first, since that may end the session */
+	for (int i = 0; i < n; i++)
+		(void) zkl_is_lost(endings[i].lock);
+
+	/*
+	 * lower all holds before any node goes, since one lock may rely on
+	 * another
+	 */
+	for (int i = 0; i < n; i++)
+	{
+		start_ending(&endings[i]);
+		endings[i].count = lower_holds(endings[i].lock, scopes,
+									   all || endings[i].loss != ZK_NOT_LOST);
+	}
+
+	/* from here to the end nothing but the wait may fail */
+	for (int i = 0; i < n; i++)
+		begin_ending(&endings[i]);
+	for (int i = 0; i < n; i++)
+		zkl_tell_reliance(endings[i].lock);
+
+	/*
+	 * the backend is terminated, if at all, because of what remains: the
+	 * confirmation may be long in coming
+	 */
+	zkl_terminate_again();
+	zkl_show();
+	PG_TRY();
+	{
+		await_endings(endings, n);
+	}
+	PG_FINALLY();
+	{
+		for (int i = 0; i < n; i++)
+			finish_ending(&endings[i]);
+		zkl_stop_anew();
+	}
+	PG_END_TRY();
+
+	released = 0;
 	for (int i = 0; i < n; i++)
 	{
 		if (endings[i].ended != LOST_BEFORE)
-			dropped += endings[i].count;
+			released += endings[i].count;
 	}
-	return dropped;
+	pfree(endings);
+	return released;
 }
 
 int
@@ -369,70 +355,34 @@ zkl_unlock(char **paths, int npaths, ZkpMode mode, ZkScope scope)
 {
 	Ending	   *endings = palloc0(Max(npaths, 1) * sizeof(Ending));
 	int			n = 0;
-	int			dropped;
 
 	zkb_warn_unreleased();
 	for (int i = 0; i < npaths; i++)
 	{
 		Lock	   *lock = zkl_find_lock(zkl_full_path(paths[i]), mode);
 
-		if (lock != NULL && zkl_latest_hold(lock, scope) != NULL)
+		if (lock != NULL && zkl_latest_hold(lock, ZKL_SCOPE(scope)) != NULL)
 			endings[n++].lock = lock;
 		else
 			warn_not_held(lock, paths[i], mode, scope);
 	}
-	if (n > 0)
-		zkl_terminate_now_or_later();
-
-	/* check all of them first, since that may end the session */
-	for (int i = 0; i < n; i++)
-		(void) zkl_is_lost(endings[i].lock);
-	for (int i = 0; i < n; i++)
-	{
-		Lock	   *lock = endings[i].lock;
-
-		start_ending(&endings[i], lock);
-		endings[i].count = 1;
-		if (endings[i].loss != ZK_NOT_LOST)
-			(void) lower_holds(lock, scope);
-		else
-			lower_hold(zkl_latest_hold(lock, scope), 1);
-	}
-	dropped = n > 0 ? (int) end_all(endings, n) : 0;
-	pfree(endings);
-	return dropped;
+	return (int) release(endings, n, ZKL_SCOPE(scope), false);
 }
 
 int64
-zkl_unlock_all(bool only_advisory)
+zkl_unlock_all(int scopes)
 {
-	dlist_mutable_iter iter;
-	Ending	   *endings;
+	Ending	   *endings = palloc0(Max(zkl_nheld, 1) * sizeof(Ending));
 	int			n = 0;
-	int64		dropped;
+	dlist_iter	iter;
 
 	zkb_warn_unreleased();
-	if (zkl_nheld == 0)
-		return 0;
-	endings = palloc0(zkl_nheld * sizeof(Ending));
-	zkl_terminate_now_or_later();
-
-	/* as above; then lower all holds, since one lock may rely on another */
-	dlist_foreach_modify(iter, &zkl_held)
-		(void) zkl_is_lost(dlist_container(Lock, in_held, iter.cur));
-	dlist_foreach_modify(iter, &zkl_held)
+	dlist_foreach(iter, &zkl_held)
 	{
 		Lock	   *lock = dlist_container(Lock, in_held, iter.cur);
-		Ending	   *ending = &endings[n];
 
-		start_ending(ending, lock);
-		ending->count = lower_holds(lock, ZK_SCOPE_ADVISORY);
-		if (!only_advisory)
-			ending->count += lower_holds(lock, ZK_SCOPE_SESSION);
-		if (ending->count > 0)
-			n++;
+		if (zkl_latest_hold(lock, scopes) != NULL)
+			endings[n++].lock = lock;
 	}
-	dropped = end_all(endings, n);
-	pfree(endings);
-	return dropped;
+	return release(endings, n, scopes, true);
 }

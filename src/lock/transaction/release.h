@@ -18,9 +18,9 @@
 extern int	zkl_unlock(char **paths, int n, ZkpMode mode, ZkScope scope);
 
 /*
- * Release all session-scope holds, or only those that pg_advisory_lock took;
- * returns how many, not counting lost ones.
+ * Release all holds of these scopes, of ZKL_SESSION_SCOPES; returns how many, not
+ * counting lost ones.
  */
-extern int64 zkl_unlock_all(bool only_advisory);
+extern int64 zkl_unlock_all(int scopes);
 
 #endif							/* ZKLOCK_RELEASE_H */

@@ -135,7 +135,7 @@ note_statement(const Node *statement, NodeTag tag)
 			break;
 		case T_DropStmt:		/* of the extension, or of its schema */
 		case T_DropOwnedStmt:
-			zkl_dropped_something();
+			zkl_deeds.dropped_something = true;
 			break;
 		default:
 			break;
@@ -182,7 +182,7 @@ utility_hook(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 		standard_ProcessUtility(pstmt, queryString, readOnlyTree, context, params,
 								queryEnv, dest, qc);
 	if (discard_all)
-		(void) zkl_unlock_all(false);
+		(void) zkl_unlock_all(ZKL_SESSION_SCOPES);
 	else if (has_locks)
 		note_statement(statement, tag);
 }

@@ -322,8 +322,7 @@ is_taken_here(Lock *lock)
 static bool
 is_of_session(Lock *lock)
 {
-	return zkl_latest_hold(lock, ZK_SCOPE_SESSION) != NULL ||
-		zkl_latest_hold(lock, ZK_SCOPE_ADVISORY) != NULL;
+	return zkl_latest_hold(lock, ZKL_SESSION_SCOPES) != NULL;
 }
 
 /* Whether that is so for any lock that relies on the node of this one */
@@ -336,22 +335,7 @@ is_any(bool (*is_so) (Lock *lock), Lock *base)
 }
 
 void
-zkl_stop_if_lost(Lock *lock)
-{
-	Lock	   *base = zkl_base(lock);
-	ZkSession  *session = zkl_peek_session_of(base);
-
-	if (session == NULL)
-		return;
-	zkn_rely(session, base->grant.node, ZKN_RELIED, is_any(is_of_session, base));
-	if (!zks_stop_possible(ZKS_STOP_STATEMENT))
-		begin(false);
-	if (!zks_stop_possible(ZKS_STOP_PROCESS))
-		zkl_terminate_again();
-}
-
-void
-zkl_stop_less(Lock *lock)
+zkl_tell_reliance(Lock *lock)
 {
 	Lock	   *twin = zkl_twin_of(lock);
 	Lock	   *base = lock->grant.node != NULL || twin == NULL ? zkl_base(lock) : zkl_base(twin);
@@ -361,6 +345,15 @@ zkl_stop_less(Lock *lock)
 		zkn_rely(session, base->grant.node,
 				 is_any(is_taken_here, base) ? ZKN_RELIED : ZKN_RELIED_IF_WRITTEN,
 				 is_any(is_of_session, base));
+}
+
+void
+zkl_stop_more(void)
+{
+	if (!zks_stop_possible(ZKS_STOP_STATEMENT))
+		begin(false);
+	if (!zks_stop_possible(ZKS_STOP_PROCESS))
+		zkl_terminate_again();
 }
 
 /*

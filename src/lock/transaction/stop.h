@@ -17,14 +17,13 @@
 /* To be called once, before there is a hold */
 extern void zkl_stop_watch(void);
 
-/* The current transaction has taken a hold, and relies on this lock */
-extern void zkl_stop_if_lost(Lock *lock);
-
 /*
- * A subtransaction that took holds of some locks has been rolled back, or holds have
- * been released: called for each of these locks, then once.
+ * A lock has more holds, or less: called for each of these locks.  Then, once, the
+ * second if holds were taken, and the third if some were released, or a subtransaction
+ * that took some was rolled back.
  */
-extern void zkl_stop_less(Lock *lock);
+extern void zkl_tell_reliance(Lock *lock);
+extern void zkl_stop_more(void);
 extern void zkl_stop_anew(void);
 
 /*
@@ -41,7 +40,7 @@ extern void zkl_stop_next_transaction(void);
 /*
  * Before holds are released, zks_stop_end sees to it that the backend is not
  * terminated because of them; this, that it is again because of those that remain, once
- * zkl_stop_less has been called for each of these locks.  zkl_stop_anew does the latter,
+ * zkl_tell_reliance has been called for each of these locks.  zkl_stop_anew does the latter,
  * too, and so does the end of the transaction.
  */
 extern void zkl_terminate_again(void);

@@ -32,7 +32,6 @@
 #include "claimed.h"
 #include "commit_guard.h"
 #include "hold_table.h"
-#include "show.h"
 #include "stop.h"
 #include "xact.h"
 
@@ -53,13 +52,8 @@ typedef struct TicketRange
 
 static TicketRange xact_tickets;
 
-/* The holds that a commit that drops an extension must release */
-static enum
-{
-	NO_ORPHANS,
-	ADVISORY_ORPHANS,
-	ALL_ORPHANS
-}			orphans = NO_ORPHANS;
+/* The scopes of the holds that a commit which drops an extension must release */
+static int	orphans = 0;
 
 static void xact_callback(XactEvent event, void *arg);
 static void subxact_callback(SubXactEvent event, SubTransactionId mySubid,
@@ -241,7 +235,7 @@ settle_ended(void)
 		lock->ended = false;
 		if (lock->count == 0 && lock->grant.node != NULL)
 			release_node(lock);
-		zkl_stop_less(lock);
+		zkl_tell_reliance(lock);
 		zkl_forget_if_unused(lock);
 	}
 }
@@ -294,28 +288,23 @@ linger(void)
  * in the table until settle_ended.
  */
 static bool
-any_orphan(bool only_advisory, bool end)
+any_orphan(bool end)
 {
-	bool		any = false;
-	dlist_mutable_iter held;
+	dlist_mutable_iter iter;
 
-	dlist_foreach_modify(held, &zkl_held)
+	dlist_foreach_modify(iter, &zkl_held)
 	{
-		Lock	   *lock = dlist_container(Lock, in_held, held.cur);
-		dlist_mutable_iter iter;
+		Lock	   *lock = dlist_container(Lock, in_held, iter.cur);
+		Hold	   *hold;
 
-		dlist_foreach_modify(iter, &lock->holds)
+		while ((hold = zkl_latest_hold(lock, orphans)) != NULL)
 		{
-			Hold	   *hold = dlist_container(Hold, in_lock, iter.cur);
-
-			if (hold->scope != ZK_SCOPE_ADVISORY && (only_advisory || hold->scope != ZK_SCOPE_SESSION))
-				continue;
-			any |= hold->count > 0;
-			if (end)
-				end_hold(hold);
+			if (!end)
+				return true;
+			end_hold(hold);
 		}
 	}
-	return any;
+	return false;
 }
 
 /*
@@ -326,21 +315,20 @@ any_orphan(bool only_advisory, bool end)
 static void
 find_orphans(void)
 {
-	bool		only_advisory;
-	bool		told = orphans != NO_ORPHANS;
+	bool		told = orphans != 0;
 
-	orphans = NO_ORPHANS;
-	if (!zkl_has_dropped_something())
+	orphans = 0;
+	if (!zkl_deeds.dropped_something)
 		return;
-	only_advisory = OidIsValid(get_extension_oid("zklock", true));
-	if (only_advisory && OidIsValid(get_extension_oid("zklock_advisory", true)))
-		return;
-	if (!any_orphan(only_advisory, false))
-		return;
-	orphans = only_advisory ? ADVISORY_ORPHANS : ALL_ORPHANS;
-	if (!told)
+	if (!OidIsValid(get_extension_oid("zklock", true)))
+		orphans = ZKL_SESSION_SCOPES;
+	else if (!OidIsValid(get_extension_oid("zklock_advisory", true)))
+		orphans = ZKL_SCOPE(ZK_SCOPE_ADVISORY);
+	if (!any_orphan(false))
+		orphans = 0;
+	else if (!told)
 		ereport(NOTICE,
-				(only_advisory ?
+				(orphans != ZKL_SESSION_SCOPES ?
 				 errmsg("releasing all advisory locks in ZooKeeper of this session") :
 				 errmsg("releasing all ZooKeeper locks of this session"),
 				 errdetail("The functions that could release them have been dropped.")));
@@ -357,7 +345,6 @@ find_orphans(void)
 static void
 end_transaction(bool commit)
 {
-	bool		marked;
 	dlist_mutable_iter iter;
 
 	/*
@@ -372,7 +359,7 @@ end_transaction(bool commit)
 
 	if (zkb_peek() != NULL)
 		zks_gather(zkb_peek());
-	marked = zkl_decide_marks(commit);
+	zkl_decide_marks(commit);
 	dlist_foreach_modify(iter, &zkl_xact_holds)
 	{
 		Hold	   *hold = dlist_container(Hold, in_xact, iter.cur);
@@ -383,13 +370,14 @@ end_transaction(bool commit)
 		else
 			end_hold(hold);
 	}
-	if (commit && orphans != NO_ORPHANS)
-		(void) any_orphan(orphans == ADVISORY_ORPHANS, true);
+	if (commit && orphans != 0)
+		(void) any_orphan(true);
 	settle_ended();
-	if (marked && zkb_peek() != NULL)
-		zkn_settle(zkb_peek());
 	if (zkb_peek() != NULL)
+	{
+		zkn_settle(zkb_peek());
 		zks_send(zkb_peek());
+	}
 	zkl_show();
 	linger();
 }
@@ -413,6 +401,13 @@ zkl_take_back(Hold *hold)
  *-------------------------------------------------------------------------
  */
 
+static bool
+ends_transaction(XactEvent event)
+{
+	return event == XACT_EVENT_COMMIT || event == XACT_EVENT_ABORT ||
+		event == XACT_EVENT_PREPARE;
+}
+
 /*
  * postgres_fdw commits its servers in between, which takes time.  This
  * callback is registered when the library is loaded, so it mostly runs after
@@ -423,26 +418,21 @@ static bool last_has_run = false;
 static void
 last_callback(XactEvent event, void *arg)
 {
-	switch (event)
+	if (ends_transaction(event))
 	{
-		case XACT_EVENT_PRE_COMMIT:
-			last_has_run = true;
-			if (zkl_locks == NULL)
-				break;
+		last_has_run = false;
+		orphans = 0;
+		zkb_rest();
+	}
+	else if (event == XACT_EVENT_PRE_COMMIT)
+	{
+		last_has_run = true;
+		if (zkl_locks == NULL)
+			return;
 
-			/* another callback may have claimed, where we have judged already */
-			(void) zkl_write_marks();
-			zkl_bound_next_wait();
-			break;
-		case XACT_EVENT_COMMIT:
-		case XACT_EVENT_ABORT:
-		case XACT_EVENT_PREPARE:
-			last_has_run = false;
-			orphans = NO_ORPHANS;
-			zkb_rest();
-			break;
-		default:
-			break;
+		/* another callback may have claimed, where we have judged already */
+		(void) zkl_write_marks();
+		zkl_bound_next_wait();
 	}
 }
 
@@ -462,7 +452,7 @@ zkl_has_locks(void)
 void
 zkl_writes_elsewhere(void)
 {
-	zkl_note_writing();
+	zkl_deeds.wrote_elsewhere = true;
 
 	/* whatever writes there on its behalf must not commit before the guard */
 	be_first_at_commit();
@@ -511,8 +501,7 @@ before_commit(void)
 static void
 xact_callback(XactEvent event, void *arg)
 {
-	bool		ended = (event == XACT_EVENT_COMMIT || event == XACT_EVENT_ABORT ||
-						 event == XACT_EVENT_PREPARE);
+	bool		ended = ends_transaction(event);
 
 	if (ended ? !leave_to_newest(arg) : !is_to_judge())
 		return;
@@ -527,32 +516,21 @@ xact_callback(XactEvent event, void *arg)
 	if (hash_get_num_entries(zkl_locks) == 0 && xact_tickets.last == 0)
 		return;
 
-	switch (event)
+	if (ended)
 	{
-		case XACT_EVENT_PRE_COMMIT:
-			before_commit();
-			break;
-		case XACT_EVENT_PRE_PREPARE:
-			if (!dlist_is_empty(&zkl_xact_holds))
-				ereport(ERROR,
-						(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-						 errmsg("cannot PREPARE a transaction that has taken ZooKeeper locks"),
-						 errdetail("A lock belongs to a ZooKeeper session, which a prepared transaction outlives.")));
-			(void) zkl_guard(zkl_has_written(), 0);
-			break;
-		case XACT_EVENT_COMMIT:
-		case XACT_EVENT_PREPARE:
-			end_transaction(true);
-			zkl_stop_next_transaction();
-			break;
-		case XACT_EVENT_ABORT:
-			end_transaction(false);
-			zkl_stop_next_transaction();
-			break;
-		case XACT_EVENT_PARALLEL_PRE_COMMIT:
-		case XACT_EVENT_PARALLEL_COMMIT:
-		case XACT_EVENT_PARALLEL_ABORT:
-			break;				/* a parallel worker holds nothing */
+		end_transaction(event != XACT_EVENT_ABORT);
+		zkl_stop_next_transaction();
+	}
+	else if (event == XACT_EVENT_PRE_COMMIT)
+		before_commit();
+	else if (event == XACT_EVENT_PRE_PREPARE)
+	{
+		if (!dlist_is_empty(&zkl_xact_holds))
+			ereport(ERROR,
+					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+					 errmsg("cannot PREPARE a transaction that has taken ZooKeeper locks"),
+					 errdetail("A lock belongs to a ZooKeeper session, which a prepared transaction outlives.")));
+		(void) zkl_guard(zkl_has_written(), 0);
 	}
 }
 

@@ -140,7 +140,7 @@ our @MUTANTS = (
 	{
 		name => 'release_before_commit',
 		what => 'the end of a transaction releases before it is visible to others',
-		edits => [ [ 'lock/transaction/xact.c', "\t\t\tbefore_commit();\n", "\t\t\tbefore_commit();\n\t\t\tend_transaction(true);\n" ] ],
+		edits => [ [ 'lock/transaction/xact.c', "\t\tbefore_commit();\n", "\t{\n\t\tbefore_commit();\n\t\tend_transaction(true);\n\t}\n" ] ],
 		scene => 'slow_commit',
 		convicted => ['lost update']
 	},
@@ -446,7 +446,7 @@ our @MUTANTS = (
 	{
 		name => 'writing_remembered',
 		what => 'a transaction that has written elsewhere makes all later ones rely on the locks of the session',
-		edits => [ [ 'lock/transaction/commit_guard.c', 'memset(&deeds, 0, sizeof(deeds));', 'deeds.judged = deeds.dropped_something = false;' ] ],
+		edits => [ [ 'lock/transaction/commit_guard.c', 'memset(&zkl_deeds, 0, sizeof(zkl_deeds));', 'zkl_deeds.judged = zkl_deeds.dropped_something = false;' ] ],
 		test => [ '025_commit_guard', 'what counts as writing' ]
 	},
 	{
