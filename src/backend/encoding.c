@@ -14,42 +14,45 @@
 #include "catalog/namespace.h"
 #include "lib/stringinfo.h"
 #include "mb/pg_wchar.h"
-#include "miscadmin.h"
 
 #include "encoding.h"
 
 /*
- * Convert as much of the input as possible, and append it; returns how many
- * bytes of the input that was.  Without a conversion, valid UTF-8 is copied.
+ * Convert this, and append it; false if not all of it can be.  Without a conversion,
+ * valid UTF-8 is copied.
  */
-static int
+static bool
 convert(StringInfo result, int from, int to, Oid proc, const char *str, int len)
 {
 	int			room = len * MAX_CONVERSION_GROWTH + 1;
-	int			done;
 
 	if (!OidIsValid(proc))
 	{
-		done = pg_encoding_verifymbstr(PG_UTF8, str, len);
-		appendBinaryStringInfo(result, str, done);
-		return done;
+		appendBinaryStringInfo(result, str, len);
+		return pg_encoding_verifymbstr(PG_UTF8, str, len) == len;
 	}
 	enlargeStringInfo(result, room);
-	done = pg_do_encoding_conversion_buf(proc, from, to,
-										 (unsigned char *) unconstify(char *, str), len,
-										 (unsigned char *) result->data + result->len,
-										 room, true);
+	if (pg_do_encoding_conversion_buf(proc, from, to,
+									  (unsigned char *) unconstify(char *, str), len,
+									  (unsigned char *) result->data + result->len,
+									  room, true) < len)
+		return false;
 	result->len += strlen(result->data + result->len);
-	return done;
+	return true;
 }
 
-/* Find the conversion; false if there is none, InvalidOid if none is needed */
+/*
+ * Find the conversion; false if there is none, or no time to look for it; InvalidOid if
+ * none is needed
+ */
 static bool
-find_conversion(int from, int to, Oid *proc)
+find_conversion(int from, int to, bool may_look, Oid *proc)
 {
 	*proc = InvalidOid;
 	if (from == to || from == PG_SQL_ASCII || to == PG_SQL_ASCII)
 		return true;
+	if (!may_look)
+		return false;
 	*proc = FindDefaultConversionProc(from, to);
 	return OidIsValid(*proc);
 }
@@ -59,60 +62,23 @@ zkb_to_utf8(const char *str, int len)
 {
 	StringInfoData result;
 	Oid			proc;
-	bool		converted;
 
-	if (!find_conversion(GetDatabaseEncoding(), PG_UTF8, &proc))
+	if (!find_conversion(GetDatabaseEncoding(), PG_UTF8, true, &proc))
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_FUNCTION),
 				 errmsg("default conversion function for encoding \"%s\" to \"%s\" does not exist",
 						pg_encoding_to_char(GetDatabaseEncoding()), pg_encoding_to_char(PG_UTF8))));
 	initStringInfo(&result);
-	converted = convert(&result, GetDatabaseEncoding(), PG_UTF8, proc, str, len) == len;
-	if (!converted)
-		pfree(result.data);
-	return converted ? result.data : NULL;
+	return convert(&result, GetDatabaseEncoding(), PG_UTF8, proc, str, len) ? result.data : NULL;
 }
 
-/*
- * The number of bytes converted at a time.  A conversion that meets something
- * it cannot convert may have looked at the whole input, and does so again for
- * the rest.
- */
-#define PIECE		64
-
-/* The length of a control character in ZooKeeper's text; 0 for any other */
-static int
-control_bytes(const char *str, int len)
+/* Whether this character of UTF-8 would be obeyed by a terminal */
+static bool
+is_control(const char *str)
 {
 	unsigned char c = (unsigned char) str[0];
 
-	if (c < 0x20 || c == 0x7f)
-		return 1;
-	return c == 0xc2 && len > 1 && ((unsigned char) str[1] & 0xe0) == 0x80 ? 2 : 0;
-}
-
-/* How many bytes can be converted before something that is always escaped */
-static int
-piece_length(int from, const char *str, int len, bool double_backslashes)
-{
-	int			n = 0;
-
-	while (n < len && n < PIECE)
-	{
-		int			char_len = pg_encoding_mblen(from, str + n);
-
-		if ((double_backslashes && str[n] == '\\') ||
-			(from == PG_UTF8 && control_bytes(str + n, len - n) > 0))
-			break;
-		/* invalid UTF-8 must not hide the beginning of valid UTF-8 */
-		for (int i = 1; from == PG_UTF8 && i < char_len && n + i < len; i++)
-		{
-			if (((unsigned char) str[n + i] & 0xc0) != 0x80)
-				char_len = i;
-		}
-		n += char_len;
-	}
-	return Min(n, len);
+	return c < 0x20 || c == 0x7f || (c == 0xc2 && ((unsigned char) str[1] & 0xe0) == 0x80);
 }
 
 static void
@@ -122,37 +88,34 @@ escape(StringInfo result, const char *str, int n)
 		appendStringInfo(result, "\\x%02x", (unsigned char) str[i]);
 }
 
+/*
+ * Character by character, since a conversion may have looked at all of its input before
+ * it meets what it cannot convert.  ASCII is the same in each encoding of a server.
+ */
 static char *
-convert_escaped(int from, int to, const char *str, int len, bool double_backslashes)
+convert_escaped(int from, int to, bool may_look, const char *str, int len, bool double_backslashes)
 {
 	StringInfoData result;
 	Oid			proc;
-	bool		possible = find_conversion(from, to, &proc);
+	bool		possible = find_conversion(from, to, may_look, &proc);
+	int			n;
 
 	initStringInfo(&result);
-	while (len > 0)
+	for (; len > 0; str += n, len -= n)
 	{
-		int			n = piece_length(from, str, len, double_backslashes);
-		int			done = possible && n > 0 ? convert(&result, from, to, proc, str, n) : 0;
+		bool		control;
 
-		CHECK_FOR_INTERRUPTS();
-		if (done == 0 && double_backslashes && *str == '\\')
-		{
+		n = pg_encoding_verifymbchar(OidIsValid(proc) ? from : PG_UTF8, str, len);
+		control = n > 0 && from == PG_UTF8 && is_control(str);
+		if (double_backslashes && *str == '\\')
 			appendStringInfoString(&result, "\\\\");
-			done = 1;
-		}
-		else if (done == 0 && n > 0 && !possible && !IS_HIGHBIT_SET(*str))
-		{
+		else if (n == 1 && !control && !IS_HIGHBIT_SET(*str))
 			appendStringInfoChar(&result, *str);
-			done = 1;
-		}
-		else if (done == 0)
+		else if (n < 0 || control || !possible || !convert(&result, from, to, proc, str, n))
 		{
-			done = n > 0 ? 1 : control_bytes(str, len);
-			escape(&result, str, done);
+			n = Max(n, 1);
+			escape(&result, str, n);
 		}
-		str += done;
-		len -= done;
 	}
 	return result.data;
 }
@@ -190,11 +153,17 @@ zkb_to_utf8_unescaped(const char *str, int len)
 char *
 zkb_to_utf8_escaped(const char *str, int len)
 {
-	return convert_escaped(GetDatabaseEncoding(), PG_UTF8, str, len, false);
+	return convert_escaped(GetDatabaseEncoding(), PG_UTF8, true, str, len, false);
 }
 
 char *
 zkb_from_utf8_escaped(const char *str, int len, bool double_backslashes)
 {
-	return convert_escaped(PG_UTF8, GetDatabaseEncoding(), str, len, double_backslashes);
+	return convert_escaped(PG_UTF8, GetDatabaseEncoding(), true, str, len, double_backslashes);
+}
+
+char *
+zkb_from_utf8_unconverted(const char *str)
+{
+	return convert_escaped(PG_UTF8, GetDatabaseEncoding(), false, str, strlen(str), false);
 }

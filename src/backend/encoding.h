@@ -32,4 +32,10 @@ extern char *zkb_to_utf8_escaped(const char *str, int len);
  */
 extern char *zkb_from_utf8_escaped(const char *str, int len, bool double_backslashes);
 
+/*
+ * For a time that allows no conversion: what is not ASCII is escaped where it would
+ * need one
+ */
+extern char *zkb_from_utf8_unconverted(const char *str);
+
 #endif							/* ZKLOCK_ENCODING_H */

@@ -227,28 +227,11 @@ zkb_name_from_text(text *name)
 }
 
 char *
-zkb_path_escaped(const char *path)
-{
-	char	   *text = palloc(4 * strlen(path) + 1);
-	char	   *to = text;
-
-	for (; *path != '\0'; path++)
-	{
-		if (IS_HIGHBIT_SET(*path) && GetDatabaseEncoding() != PG_UTF8)
-			to += sprintf(to, "\\x%02x", (unsigned char) *path);
-		else
-			*to++ = *path;
-	}
-	*to = '\0';
-	return text;
-}
-
-char *
 zkb_path_for_display(const char *path)
 {
 	/* a loss is also told where the transaction has failed, or there is none */
 	if (!IsTransactionState())
-		return zkb_path_escaped(path);
+		return zkb_from_utf8_unconverted(path);
 	return pg_any_to_server(path, strlen(path), PG_UTF8);
 }
 
