@@ -19,13 +19,13 @@ typedef struct ZkAuthFile
 } ZkAuthFile;
 
 /*
- * Read the file; NULL or "" stands for no credentials.  Raises F0000, without
+ * Read the file; "" stands for no credentials.  Raises F0000, without
  * revealing anything of its contents, if it cannot be read, is open to others,
  * or has an invalid line.
  */
 extern void zkb_read_auth_file(const char *file, ZkAuthFile *credentials);
 
-/* Must be called as soon as a session has its copy */
+/* Must be called as soon as a session has its copy, or after an error */
 extern void zkb_wipe_credentials(ZkAuthFile *credentials);
 
 #endif							/* ZKLOCK_AUTH_FILE_H */

@@ -516,45 +516,32 @@ open_as_set(const ZkAuthFile *credentials)
 		.ncredentials = credentials->n,
 	};
 	static bool exit_ordered = false;
-	bool		with_tls;
 
 	if (zklock_acl == ZKLOCK_ACL_CREATOR && !has_credentials(credentials))
 		raise_nameless();
-	with_tls = zkb_tls_wanted();
 	keep_copy(&session_servers, zklock_servers);
 	keep_copy(&session_settings, settings_in_force());
 	session_timeout = zklock_session_timeout;
 	session_is_known = has_credentials(credentials);
 
-	reserve_descriptors();
-	if (with_tls && (options.tls = zkb_tls_read()) == NULL)
-	{
-		release_descriptors();
-		zkb_tls_raise();
-	}
-	if (with_tls && !exit_ordered)
+	options.tls = zkb_tls();
+	if (options.tls != NULL && !exit_ordered)
 	{
 		atexit(exit_in_order);
 		exit_ordered = true;
 	}
 	session = zks_open(&options);
 	if (session == NULL)
-	{
-		int			save_errno = errno;
-
-		release_descriptors();
-		errno = save_errno;
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
 				 errmsg("could not open a ZooKeeper session: %m")));
-	}
 }
 
 static void
 open_session(void)
 {
 	static bool exit_registered = false;
-	ZkAuthFile	credentials;
+	ZkAuthFile	credentials = {0};
 
 	if (IsParallelWorker())
 		ereport(ERROR,
@@ -567,15 +554,18 @@ open_session(void)
 		on_proc_exit(close_at_exit, 0);
 		exit_registered = true;
 	}
-	zkb_read_auth_file(zklock_auth_file, &credentials);
+	reserve_descriptors();
 	PG_TRY();
 	{
+		zkb_read_auth_file(zklock_auth_file, &credentials);
 		open_as_set(&credentials);
 	}
 	PG_FINALLY();
 	{
 		zkb_wipe_credentials(&credentials); /* including those that are
 											 * commented out */
+		if (session == NULL)
+			release_descriptors();
 	}
 	PG_END_TRY();
 	generation++;
