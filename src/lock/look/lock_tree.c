@@ -213,7 +213,7 @@ list_some(Walk *w)
 	{
 		const char *dir = (*end)->dir;
 
-		zkl_ask(&w->reader, zks_list_all(w->reader.patience.session, dir[0] != '\0' ? dir : "/", !w->begun));
+		zkl_ask(&w->reader, zks_list_all(w->reader.patience.session, dir[0] != '\0' ? dir : "/", !w->begun), *end);
 		end = &(*end)->next;
 	}
 

@@ -89,14 +89,17 @@ ZkReading
 zkl_ask_apart(ZkReader *r, ZkRequest *request, ZkAnswer *answer)
 {
 	zkl_end_reading(r);
-	zkl_ask(r, request);
+	zkl_ask(r, request, NULL);
 	return zkl_await_oldest(r, answer);
 }
 
 void
-zkl_ask(ZkReader *r, ZkRequest *request)
+zkl_ask(ZkReader *r, ZkRequest *request, void *about)
 {
-	r->requests[(r->first + r->n) % ZKL_WINDOW] = zkb_sent(request);
+	int			last = (r->first + r->n) % ZKL_WINDOW;
+
+	r->requests[last] = zkb_sent(request);
+	r->about[last] = about;
 	r->n++;
 	CHECK_FOR_INTERRUPTS();
 }

@@ -11,6 +11,8 @@
 #include "reader.h"
 #include "zk/lock_protocol.h"
 
+typedef struct ZkSeenQueue ZkSeenQueue;
+
 typedef struct ZkSeenContender
 {
 	ZkpContender name;			/* comes first: see zkp_compare; with name
@@ -18,6 +20,7 @@ typedef struct ZkSeenContender
 	bool		granted;
 	ZkRequest  *(*ask) (ZkSession *session, const char *path);	/* about it, next; NULL:
 																 * no more */
+	ZkSeenQueue *queue;			/* that it is in, from then on */
 	int			rc;				/* of the answer */
 	bool		read;			/* what follows is known */
 	ZkStat		stat;
@@ -27,7 +30,7 @@ typedef struct ZkSeenContender
 	char		tag[ZKP_TAG_LEN];	/* of the backend; "": none of ours */
 } ZkSeenContender;
 
-typedef struct ZkSeenQueue
+struct ZkSeenQueue
 {
 	char	   *dir;
 	bool		semaphore;		/* those for a semaphore, or those for a lock */
@@ -45,7 +48,7 @@ typedef struct ZkSeenQueue
 	int			nread;			/* the first ones */
 	int			end;			/* and those up to here are being read */
 	int			nlists;			/* the caller's */
-} ZkSeenQueue;
+};
 
 /* Shows the queue of a path, which is in UTF-8; NULL: that could not be read */
 typedef void (*ZkShowQueue) (const char *path, const ZkSeenQueue *queue, void *arg);
