@@ -174,13 +174,11 @@ add_what_it_says(Row *row, const ZkSeenContender *contender)
 		ZKB_FIELD_HOST, ZKB_FIELD_PORT, ZKB_FIELD_CLUSTER_NAME, ZKB_FIELD_PID,
 		ZKB_FIELD_DATABASE, ZKB_FIELD_USER, ZKB_FIELD_APPLICATION_NAME
 	};
-	char	   *fields[ZKB_FIELDS];
 
 	/* none, if it was not made by a zklock */
-	zkb_read_identity(contender->says.identity, contender->says.identity_len, fields);
 	for (int i = 0; i < lengthof(columns); i++)
 	{
-		const char *field = fields[columns[i]];
+		const char *field = contender->fields[columns[i]];
 
 		if (columns[i] == ZKB_FIELD_PORT || columns[i] == ZKB_FIELD_PID)
 			add_if(row, field != NULL, Int32GetDatum(field != NULL ? (int32) strtol(field, NULL, 10) : 0));

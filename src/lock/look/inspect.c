@@ -13,7 +13,6 @@
 
 #include "backend/encoding.h"
 #include "backend/errors.h"
-#include "backend/node_identity.h"
 #include "backend/path.h"
 #include "backend/settings.h"
 #include "inspect.h"
@@ -42,7 +41,6 @@ static char *
 whose(const ZkSeenContender *seen)
 {
 	StringInfoData text;
-	char	   *fields[ZKB_FIELDS];
 
 	if (seen->rc != ZKS_OK)
 		return "The owner of the node could not be determined.";
@@ -52,12 +50,11 @@ whose(const ZkSeenContender *seen)
 	else
 		appendStringInfo(&text, "The node belongs to ZooKeeper session 0x%llx",
 						 (unsigned long long) seen->stat.owner);
-	zkb_read_identity(seen->says.identity, seen->says.identity_len, fields);
 	for (int i = 0; i < ZKB_FIELDS; i++)
 	{
 		/* nobody can do anything with a tag */
-		if (fields[i] != NULL && i != ZKB_FIELD_TAG)
-			appendStringInfo(&text, ", %s \"%s\"", zkb_field_names[i], fields[i]);
+		if (seen->fields[i] != NULL && i != ZKB_FIELD_TAG)
+			appendStringInfo(&text, ", %s \"%s\"", zkb_field_names[i], seen->fields[i]);
 	}
 	if (!seen->says.ours && seen->data_len > 0)
 		appendStringInfo(&text, ", data \"%s\"",

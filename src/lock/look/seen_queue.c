@@ -13,7 +13,6 @@
  */
 #include "postgres.h"
 
-#include "backend/node_identity.h"
 #include "backend/settings.h"
 #include "seen_queue.h"
 
@@ -147,6 +146,7 @@ take_answer(ZkSeenQueue *queue, ZkSeenContender *contender, const ZkAnswer *answ
 		memcpy(contender->data, answer->data, contender->data_len);
 	*kept += contender->data_len;
 	zkp_read_data(contender->data, contender->data_len, &contender->says);
+	zkb_read_identity(contender->says.identity, contender->says.identity_len, contender->fields);
 	contender->name.owner = answer->stat.owner;
 	contender->name.ours = contender->says.ours;
 	if (queue->by_czxid)
@@ -333,17 +333,6 @@ zkl_read_queue(ZkReader *r, const char *dir, bool semaphore, const ZkDepth *dept
 	reading = zkl_read_queues(r, queue, 1, depth);
 	if (!queue->judged)
 		queue->n = 0;
-	for (int i = 0; i < queue->nread; i++)
-	{
-		ZkSeenContender *contender = &queue->list[i];
-		char	   *fields[ZKB_FIELDS];
-
-		if (!contender->says.ours)
-			continue;
-		zkb_read_identity(contender->says.identity, contender->says.identity_len, fields);
-		if (fields[ZKB_FIELD_TAG] != NULL)
-			strlcpy(contender->tag, fields[ZKB_FIELD_TAG], sizeof(contender->tag));
-	}
 	return reading;
 }
 

@@ -8,6 +8,7 @@
 #ifndef ZKLOCK_SEEN_QUEUE_H
 #define ZKLOCK_SEEN_QUEUE_H
 
+#include "backend/node_identity.h"
 #include "reader.h"
 #include "zk/lock_protocol.h"
 
@@ -27,7 +28,7 @@ typedef struct ZkSeenContender
 	char	   *data;			/* not terminated */
 	int			data_len;
 	ZkpData		says;			/* the same, read */
-	char		tag[ZKP_TAG_LEN];	/* of the backend; "": none of ours */
+	char	   *fields[ZKB_FIELDS]; /* what it says of whose it is */
 } ZkSeenContender;
 
 struct ZkSeenQueue
@@ -84,8 +85,7 @@ extern void zkl_take_name(ZkSeenQueue *queue, const char *dir, const char *name)
 extern ZkReading zkl_read_queues(ZkReader *reader, ZkSeenQueue *queues, int n, const ZkDepth *depth);
 
 /*
- * List and read one, according to the server that we are connected to, with the
- * tags of ours.  If it cannot be judged, it is empty.
+ * List and read one, according to the server that we are connected to.  If it cannot be judged, it is empty.
  */
 extern ZkReading zkl_read_queue(ZkReader *reader, const char *dir, bool semaphore, const ZkDepth *depth,
 								ZkSeenQueue *queue);
