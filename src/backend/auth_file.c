@@ -34,19 +34,6 @@
 #define LINES_HINT \
 	"Each line must have the form scheme:credentials, such as digest:user:password, or begin with #."
 
-pg_noreturn static void refuse(const char *file, const char *why, const char *hint);
-
-static void
-refuse(const char *file, const char *why, const char *hint)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_CONFIG_FILE_ERROR),
-			 errmsg("could not read the credentials for ZooKeeper"),
-			 errdetail("The file named by zklock.auth_file %s.", why),
-			 errdetail_log("The file \"%s\" named by zklock.auth_file %s.", file, why),
-			 errhint("%s", hint)));
-}
-
 /* This is PostgreSQL's own rule for private keys */
 static const char *
 check_file(const struct stat *st)
@@ -144,7 +131,12 @@ zkb_read_auth_file(const char *file, ZkAuthFile *c)
 			psprintf("has a syntax error in line %d", bad);
 	}
 	if (wrong != NULL)
-		refuse(file, wrong, hint);
+		ereport(ERROR,
+				(errcode(ERRCODE_CONFIG_FILE_ERROR),
+				 errmsg("could not read the credentials for ZooKeeper"),
+				 errdetail("The file named by zklock.auth_file %s.", wrong),
+				 errdetail_log("The file \"%s\" named by zklock.auth_file %s.", file, wrong),
+				 errhint("%s", hint)));
 }
 
 void
@@ -152,5 +144,4 @@ zkb_wipe_credentials(ZkAuthFile *c)
 {
 	if (c->contents != NULL)
 		explicit_bzero(c->contents, c->len);
-	c->n = 0;
 }

@@ -72,13 +72,13 @@ zkb_to_utf8(const char *str, int len)
 	return convert(&result, GetDatabaseEncoding(), PG_UTF8, proc, str, len) ? result.data : NULL;
 }
 
-/* Whether this character of UTF-8 would be obeyed by a terminal */
+/* Whether a terminal would obey this character */
 static bool
-is_control(const char *str)
+is_control(int encoding, const char *str)
 {
 	unsigned char c = (unsigned char) str[0];
 
-	return c < 0x20 || c == 0x7f || (c == 0xc2 && ((unsigned char) str[1] & 0xe0) == 0x80);
+	return c < 0x20 || c == 0x7f || (encoding == PG_UTF8 && c == 0xc2 && ((unsigned char) str[1] & 0xe0) == 0x80);
 }
 
 static void
@@ -106,7 +106,7 @@ convert_escaped(int from, int to, bool may_look, const char *str, int len, bool 
 		bool		control;
 
 		n = pg_encoding_verifymbchar(OidIsValid(proc) ? from : PG_UTF8, str, len);
-		control = n > 0 && from == PG_UTF8 && is_control(str);
+		control = n > 0 && is_control(from, str);
 		if (double_backslashes && *str == '\\')
 			appendStringInfoString(&result, "\\\\");
 		else if (n == 1 && !control && !IS_HIGHBIT_SET(*str))
@@ -120,12 +120,6 @@ convert_escaped(int from, int to, bool may_look, const char *str, int len, bool 
 	return result.data;
 }
 
-static int
-hex_digit(char c)
-{
-	return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
 char *
 zkb_to_utf8_unescaped(const char *str, int len)
 {
@@ -135,10 +129,12 @@ zkb_to_utf8_unescaped(const char *str, int len)
 	for (const char *from = result; from != NULL && *from != '\0'; to++)
 	{
 		bool		escaped = from[0] == '\\';
+		unsigned	byte;
 
-		if (escaped && from[1] == 'x' && hex_digit(from[2]) >= 0 && hex_digit(from[3]) >= 0)
+		if (escaped && from[1] == 'x' && strspn(from + 2, "0123456789abcdef") >= 2)
 		{
-			*to = (char) (hex_digit(from[2]) * 16 + hex_digit(from[3]));
+			(void) sscanf(from + 2, "%2x", &byte);
+			*to = (char) byte;
 			from += 4;
 			continue;
 		}
@@ -151,9 +147,9 @@ zkb_to_utf8_unescaped(const char *str, int len)
 }
 
 char *
-zkb_to_utf8_escaped(const char *str, int len)
+zkb_to_utf8_escaped(const char *str, int len, bool double_backslashes)
 {
-	return convert_escaped(GetDatabaseEncoding(), PG_UTF8, true, str, len, false);
+	return convert_escaped(GetDatabaseEncoding(), PG_UTF8, true, str, len, double_backslashes);
 }
 
 char *

@@ -107,20 +107,6 @@ zkb_check_root(const char *root)
 	return check_path(root);
 }
 
-static char *
-to_utf8(const char *str, int len)
-{
-	char	   *result = zkb_to_utf8(str, len);
-
-	if (result == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_CHARACTER_NOT_IN_REPERTOIRE),
-				 GetDatabaseEncoding() == PG_SQL_ASCII ?
-				 errmsg("lock path is not valid UTF-8") :
-				 errmsg("lock path cannot be converted to UTF-8")));
-	return result;
-}
-
 static void
 refuse_longer_than(int len, int limit)
 {
@@ -138,7 +124,13 @@ zkb_path_from_text(text *path)
 
 	/* checked first, so that no huge one is converted, whatever its encoding */
 	refuse_longer_than(VARSIZE_ANY_EXHDR(path), 4 * ZK_PATH_MAX);
-	utf8 = to_utf8(VARDATA_ANY(path), VARSIZE_ANY_EXHDR(path));
+	utf8 = zkb_to_utf8(VARDATA_ANY(path), VARSIZE_ANY_EXHDR(path));
+	if (utf8 == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_CHARACTER_NOT_IN_REPERTOIRE),
+				 GetDatabaseEncoding() == PG_SQL_ASCII ?
+				 errmsg("lock path is not valid UTF-8") :
+				 errmsg("lock path cannot be converted to UTF-8")));
 	refuse_longer_than(strlen(utf8), ZK_PATH_MAX);
 
 	wrong = check_path(utf8);

@@ -102,12 +102,6 @@ zkb_reserve_slots(void)
 	shmem_startup_hook = shmem_startup;
 }
 
-static void
-attach(void)
-{
-	slots = named_segment_compat(SEGMENT_NAME, segment_size(), init_segment);
-}
-
 /*
  * Interrupts are held, so that what is caught is never a cancel, which must not
  * be swallowed.
@@ -123,7 +117,7 @@ attach_or_log(void)
 	PG_TRY();
 	{
 		HOLD_INTERRUPTS();
-		attach();
+		slots = named_segment_compat(SEGMENT_NAME, segment_size(), init_segment);
 		RESUME_INTERRUPTS();
 		ReleaseCurrentSubTransaction();
 	}
@@ -345,7 +339,7 @@ zkb_each_slot(void (*callback) (const ZkSlot *slot, void *arg), void *arg)
 				 errmsg("zk_server_locks requires shared memory that this server has not reserved"),
 				 errhint("Add zklock to shared_preload_libraries, and restart the server.")));
 	if (slots == NULL)
-		attach();
+		slots = named_segment_compat(SEGMENT_NAME, segment_size(), init_segment);
 	for (int i = 0; i < MaxBackends; i++)
 	{
 		if (((volatile ZkSlot *) &slots[i])->pid == 0)

@@ -74,7 +74,6 @@ typedef struct Walk
 	MemoryContext row_context;
 	ZkWait		wait;
 	ZkReader	reader;
-	bool		begun;			/* the top has been listed */
 	Task	   *to_list;		/* the next one first */
 	ZkSeenQueue found[2 * MOST_LISTS];	/* to be read, and shown; or marks */
 	int			nfound;
@@ -227,7 +226,7 @@ list_some(Walk *w)
 	for (; w->to_list != NULL && r->n < MOST_LISTS; w->to_list = task->next)
 	{
 		task = w->to_list;
-		zkl_ask(r, zks_list_all(r->patience.session, task->dir[0] != '\0' ? task->dir : "/", !w->begun), task);
+		zkl_ask(r, zks_list_all(r->patience.session, task->dir[0] != '\0' ? task->dir : "/", strcmp(task->dir, w->top) == 0), task);
 	}
 
 	/* what is below is put before the rest */
@@ -242,7 +241,6 @@ list_some(Walk *w)
 		take_list(w, task, &answer);
 		zkl_drop_oldest(r);
 		pfree(task);
-		w->begun = true;
 		r->last_round = 0;
 	}
 	for (int i = r->n - 1; i >= 0; i--)

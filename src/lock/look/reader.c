@@ -65,11 +65,11 @@ zkl_read_in_rounds(ZkReader *r, ZkWait *wait, ZkWaitEvent event, bool (*round) (
 		;
 }
 
-static ZkReading
-await(ZkReader *r, ZkRequest *request, ZkAnswer *answer)
+ZkReading
+zkl_await_oldest(ZkReader *r, ZkAnswer *answer)
 {
 	ZkPatience *p = &r->patience;
-	ZkWaited	waited = zkb_await_answer(p, request, answer);
+	ZkWaited	waited = zkb_await_answer(p, r->requests[r->first], answer);
 
 	if (waited != ZKB_CAME)
 		return waited == ZKB_SESSION_OVER ? ZKL_BROKEN : ZKL_LATE;
@@ -102,12 +102,6 @@ zkl_ask(ZkReader *r, ZkRequest *request, void *about)
 	r->about[last] = about;
 	r->n++;
 	CHECK_FOR_INTERRUPTS();
-}
-
-ZkReading
-zkl_await_oldest(ZkReader *r, ZkAnswer *answer)
-{
-	return await(r, r->requests[r->first], answer);
 }
 
 void
