@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * sql_function.h
- *	  For C functions behind SQL functions that differ in an argument.
+ *	  For C functions behind SQL functions that differ in an argument, or are one call.
  *
  *-------------------------------------------------------------------------
  */

@@ -33,6 +33,7 @@
 #include "lock/look/lock_tree.h"
 #include "lock/transaction/claim.h"
 #include "lock/transaction/hold.h"
+#include "sql_function.h"
 
 static const char *const mode_names[] = {"none", "shared", "exclusive", "semaphore"};
 static const char *const scope_names[] = {"session", "transaction"};
@@ -114,6 +115,15 @@ where_to_look(const char *path)
 	return full;
 }
 
+static Datum
+look_function(FunctionCallInfo fcinfo, const char *path,
+			  void (*look) (const char *full, ZkShowQueue callback, void *arg), ZkShowQueue callback)
+{
+	InitMaterializedSRF(fcinfo, 0);
+	look(where_to_look(path), callback, fcinfo->resultinfo);
+	return (Datum) 0;
+}
+
 static void
 put_lock(const ZkHoldInfo *info, void *arg)
 {
@@ -170,17 +180,12 @@ add_since(Row *row, const ZkSeenContender *contender)
 static void
 add_what_it_says(Row *row, const ZkSeenContender *contender)
 {
-	static const int columns[] = {
-		ZKB_FIELD_HOST, ZKB_FIELD_PORT, ZKB_FIELD_CLUSTER_NAME, ZKB_FIELD_PID,
-		ZKB_FIELD_DATABASE, ZKB_FIELD_USER, ZKB_FIELD_APPLICATION_NAME
-	};
-
-	/* none, if it was not made by a zklock */
-	for (int i = 0; i < lengthof(columns); i++)
+	/* none, if it was not made by a zklock; all but the tag, in their order */
+	for (int i = ZKB_FIELD_HOST; i < ZKB_FIELDS; i++)
 	{
-		const char *field = contender->fields[columns[i]];
+		const char *field = contender->fields[i];
 
-		if (columns[i] == ZKB_FIELD_PORT || columns[i] == ZKB_FIELD_PID)
+		if (i == ZKB_FIELD_PORT || i == ZKB_FIELD_PID)
 			add_if(row, field != NULL, Int32GetDatum(field != NULL ? (int32) strtol(field, NULL, 10) : 0));
 		else
 			add_text(row, field);
@@ -213,16 +218,7 @@ put_queue(const char *path, const ZkSeenQueue *queue, void *arg)
 	}
 }
 
-PG_FUNCTION_INFO_V1(zk_lock_queue);
-Datum
-zk_lock_queue(PG_FUNCTION_ARGS)
-{
-	char	   *path = zkb_path_argument(fcinfo);
-
-	InitMaterializedSRF(fcinfo, 0);
-	zkl_look_at_queues(where_to_look(path), put_queue, fcinfo->resultinfo);
-	return (Datum) 0;
-}
+SQL_FUNCTION(zk_lock_queue, look_function(fcinfo, zkb_path_argument(fcinfo), zkl_look_at_queues, put_queue));
 
 static void
 put_path(const char *path, const ZkSeenQueue *queue, void *arg)
@@ -258,16 +254,7 @@ prefix_argument(FunctionCallInfo fcinfo)
 	return zkb_path_argument(fcinfo);
 }
 
-PG_FUNCTION_INFO_V1(zk_lock_paths);
-Datum
-zk_lock_paths(PG_FUNCTION_ARGS)
-{
-	char	   *prefix = prefix_argument(fcinfo);
-
-	InitMaterializedSRF(fcinfo, 0);
-	zkl_each_path(where_to_look(prefix), put_path, fcinfo->resultinfo);
-	return (Datum) 0;
-}
+SQL_FUNCTION(zk_lock_paths, look_function(fcinfo, prefix_argument(fcinfo), zkl_each_path, put_path));
 
 /* The columns of zk_last_claim */
 static void
@@ -318,16 +305,7 @@ put_claim(const char *path, const ZkSeenQueue *queue, void *arg)
 	put_row(&row);
 }
 
-PG_FUNCTION_INFO_V1(zk_claims);
-Datum
-zk_claims(PG_FUNCTION_ARGS)
-{
-	char	   *prefix = prefix_argument(fcinfo);
-
-	InitMaterializedSRF(fcinfo, 0);
-	zkl_each_mark(where_to_look(prefix), put_claim, fcinfo->resultinfo);
-	return (Datum) 0;
-}
+SQL_FUNCTION(zk_claims, look_function(fcinfo, prefix_argument(fcinfo), zkl_each_mark, put_claim));
 
 PG_FUNCTION_INFO_V1(zk_lock_break);
 Datum

@@ -242,12 +242,7 @@ zk_lock_token(PG_FUNCTION_ARGS)
 	PG_RETURN_INT64(token);
 }
 
-PG_FUNCTION_INFO_V1(zk_lock_held);
-Datum
-zk_lock_held(PG_FUNCTION_ARGS)
-{
-	PG_RETURN_BOOL(zkl_is_held(zkb_path_argument(fcinfo)));
-}
+SQL_FUNCTION(zk_lock_held, BoolGetDatum(zkl_is_held(zkb_path_argument(fcinfo))));
 
 /* This is SECURITY DEFINER, so that it writes as the owner of the table */
 PG_FUNCTION_INFO_V1(zk_fence);
@@ -308,9 +303,4 @@ zk_claim(PG_FUNCTION_ARGS)
 	PG_RETURN_BOOL(zkl_claim(path, period, may_wait, &wait));
 }
 
-PG_FUNCTION_INFO_V1(zk_claim_forget);
-Datum
-zk_claim_forget(PG_FUNCTION_ARGS)
-{
-	PG_RETURN_BOOL(zkl_forget_claim(zkb_path_argument(fcinfo)));
-}
+SQL_FUNCTION(zk_claim_forget, BoolGetDatum(zkl_forget_claim(zkb_path_argument(fcinfo))));
