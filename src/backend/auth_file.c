@@ -138,10 +138,3 @@ zkb_read_auth_file(const char *file, ZkAuthFile *c)
 				 errdetail_log("The file \"%s\" named by zklock.auth_file %s.", file, wrong),
 				 errhint("%s", hint)));
 }
-
-void
-zkb_wipe_credentials(ZkAuthFile *c)
-{
-	if (c->contents != NULL)
-		explicit_bzero(c->contents, c->len);
-}

@@ -21,11 +21,8 @@ typedef struct ZkAuthFile
 /*
  * Read the file; "" stands for no credentials.  Raises F0000, without
  * revealing anything of its contents, if it cannot be read, is open to others,
- * or has an invalid line.
+ * or has an invalid line.  The caller wipes the contents, after an error, too.
  */
 extern void zkb_read_auth_file(const char *file, ZkAuthFile *credentials);
-
-/* Must be called as soon as a session has its copy, or after an error */
-extern void zkb_wipe_credentials(ZkAuthFile *credentials);
 
 #endif							/* ZKLOCK_AUTH_FILE_H */

@@ -533,8 +533,9 @@ open_session(void)
 	}
 	PG_FINALLY();
 	{
-		zkb_wipe_credentials(&credentials); /* including those that are
-											 * commented out */
+		if (credentials.contents != NULL)
+			/* including those that are commented out */
+			explicit_bzero(credentials.contents, credentials.len);
 		if (session == NULL)
 			release_descriptors();
 	}

@@ -81,13 +81,6 @@ is_control(int encoding, const char *str)
 	return c < 0x20 || c == 0x7f || (encoding == PG_UTF8 && c == 0xc2 && ((unsigned char) str[1] & 0xe0) == 0x80);
 }
 
-static void
-escape(StringInfo result, const char *str, int n)
-{
-	for (int i = 0; i < n; i++)
-		appendStringInfo(result, "\\x%02x", (unsigned char) str[i]);
-}
-
 /*
  * Character by character, since a conversion may have looked at all of its input before
  * it meets what it cannot convert.  ASCII is the same in each encoding of a server.
@@ -114,7 +107,8 @@ convert_escaped(int from, int to, bool may_look, const char *str, int len, bool 
 		else if (n < 0 || control || !possible || !convert(&result, from, to, proc, str, n))
 		{
 			n = Max(n, 1);
-			escape(&result, str, n);
+			for (int i = 0; i < n; i++)
+				appendStringInfo(&result, "\\x%02x", (unsigned char) str[i]);
 		}
 	}
 	return result.data;

@@ -96,6 +96,17 @@ remove_error_context(ErrorContextCallback *ours)
 }
 
 /*
+ * There is no portal in a worker of logical replication, and in a trigger that was
+ * deferred until COMMIT.
+ */
+static inline bool
+snapshot_is_portals_own(void)
+{
+	return ActivePortal != NULL && ActivePortal->portalSnapshot != NULL &&
+		ActiveSnapshotSet() && GetActiveSnapshot() == ActivePortal->portalSnapshot;
+}
+
+/*
  * Give up the snapshot of the statement that calls the procedure, or do nothing
  * where that is not safe.  Have no pointer into the arguments any longer.  If this
  * returns true, call EnsurePortalSnapshotExists() in the end, but not after an error.
@@ -114,13 +125,7 @@ leave_snapshot(FunctionCallInfo fcinfo)
 {
 	bool		is_procedure = fcinfo->context != NULL && IsA(fcinfo->context, CallContext);
 
-	/*
-	 * there is no portal in a worker of logical replication, and in a trigger
-	 * that was deferred until COMMIT
-	 */
-	if (!is_procedure || IsolationUsesXactSnapshot() ||
-		ActivePortal == NULL || ActivePortal->portalSnapshot == NULL ||
-		!ActiveSnapshotSet() || GetActiveSnapshot() != ActivePortal->portalSnapshot)
+	if (!is_procedure || IsolationUsesXactSnapshot() || !snapshot_is_portals_own())
 		return false;
 	PopActiveSnapshot();
 	ActivePortal->portalSnapshot = NULL;	/* it is gone */
