@@ -182,19 +182,12 @@ add_since(Row *row, const ZkSeenContender *contender)
 static void
 add_what_it_says(Row *row, const ZkSeenContender *contender)
 {
-	static const int columns[] = {
-		ZKB_FIELD_HOST, ZKB_FIELD_PORT, ZKB_FIELD_CLUSTER_NAME, ZKB_FIELD_PID,
-		ZKB_FIELD_DATABASE, ZKB_FIELD_USER, ZKB_FIELD_APPLICATION_NAME
-	};
-	char	   *fields[ZKB_FIELDS];
-
-	/* none, if it was not made by a zklock */
-	zkb_read_identity(contender->says.identity, contender->says.identity_len, fields);
-	for (int i = 0; i < lengthof(columns); i++)
+	/* none, if it was not made by a zklock; all but the tag, in their order */
+	for (int i = ZKB_FIELD_HOST; i < ZKB_FIELDS; i++)
 	{
-		const char *field = fields[columns[i]];
+		const char *field = contender->fields[i];
 
-		if (columns[i] == ZKB_FIELD_PORT || columns[i] == ZKB_FIELD_PID)
+		if (i == ZKB_FIELD_PORT || i == ZKB_FIELD_PID)
 			add_if(row, field != NULL, Int32GetDatum(field != NULL ? (int32) strtol(field, NULL, 10) : 0));
 		else
 			add_text(row, field);

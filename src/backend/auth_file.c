@@ -24,6 +24,8 @@
 
 #define LARGEST_FILE		(64 * 1024)
 
+#define SCHEME_CHARS		"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-"
+
 /* The ACL of each closed node lists all credentials */
 #define MOST_LINES			16
 
@@ -31,19 +33,6 @@
 	"It must be a regular file with permissions u=rw (0600) or less if owned by the server's user, or u=rw,g=r (0640) or less if owned by root."
 #define LINES_HINT \
 	"Each line must have the form scheme:credentials, such as digest:user:password, or begin with #."
-
-pg_noreturn static void refuse(const char *file, const char *why, const char *hint);
-
-static void
-refuse(const char *file, const char *why, const char *hint)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_CONFIG_FILE_ERROR),
-			 errmsg("could not read the credentials for ZooKeeper"),
-			 errdetail("The file named by zklock.auth_file %s.", why),
-			 errdetail_log("The file \"%s\" named by zklock.auth_file %s.", file, why),
-			 errhint("%s", hint)));
-}
 
 /* This is PostgreSQL's own rule for private keys */
 static const char *
@@ -90,50 +79,33 @@ read_file(const char *file, ZkAuthFile *c)
 	return wrong;
 }
 
-static bool
-is_scheme(const char *text)
-{
-	return strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") == strlen(text);
-}
-
-/* Parse one terminated line; false if it is not "scheme:credentials" */
-static bool
-read_line(char *line, int len, ZkCredential *credential)
-{
-	char	   *colon = strchr(line, ':');
-
-	if (strlen(line) != (size_t) len || colon == NULL || colon == line || colon[1] == '\0')
-		return false;
-	*colon = '\0';
-	credential->scheme = line;
-	credential->secret = colon + 1;
-	return is_scheme(line);
-}
-
 /* Returns the number of the first bad line, or 0 */
 static int
 read_lines(ZkAuthFile *c)
 {
-	char	   *end = c->contents + c->len;
+	char	   *last = c->contents + c->len;
 	char	   *next;
 	int			number = 1;
 
-	for (char *line = c->contents; line < end; line = next, number++)
+	*last = '\n';
+	for (char *line = c->contents; line < last; line = next, number++)
 	{
-		char	   *line_end = memchr(line, '\n', end - line);
+		char	   *end = memchr(line, '\n', last + 1 - line);
+		char	   *colon;
 
-		if (line_end == NULL)
-			line_end = end;
-		next = line_end + 1;
-		if (line_end > line && line_end[-1] == '\r')
-			line_end--;
-		*line_end = '\0';
+		next = end + 1;
+		if (end > line && end[-1] == '\r')
+			end--;
+		*end = '\0';
 		line += strspn(line, " \t");
-		if (line >= line_end || line[0] == '#')
+		if (line >= end || line[0] == '#')
 			continue;
-		if (c->n == MOST_LINES || !read_line(line, line_end - line, &c->list[c->n]))
+		colon = line + strspn(line, SCHEME_CHARS);
+		if (c->n == MOST_LINES || colon == line || *colon != ':' || colon[1] == '\0' || colon + strlen(colon) != end)
 			return number;
-		c->n++;
+		*colon = '\0';
+		c->list[c->n].scheme = line;
+		c->list[c->n++].secret = colon + 1;
 	}
 	return 0;
 }
@@ -146,7 +118,7 @@ zkb_read_auth_file(const char *file, ZkAuthFile *c)
 	int			bad = 0;
 
 	memset(c, 0, sizeof(*c));
-	if (file == NULL || file[0] == '\0')
+	if (file[0] == '\0')
 		return;
 	c->contents = palloc0(LARGEST_FILE);
 	c->list = palloc0(MOST_LINES * sizeof(ZkCredential));
@@ -159,16 +131,10 @@ zkb_read_auth_file(const char *file, ZkAuthFile *c)
 			psprintf("has a syntax error in line %d", bad);
 	}
 	if (wrong != NULL)
-	{
-		zkb_wipe_credentials(c);
-		refuse(file, wrong, hint);
-	}
-}
-
-void
-zkb_wipe_credentials(ZkAuthFile *c)
-{
-	if (c->contents != NULL)
-		explicit_bzero(c->contents, c->len);
-	c->n = 0;
+		ereport(ERROR,
+				(errcode(ERRCODE_CONFIG_FILE_ERROR),
+				 errmsg("could not read the credentials for ZooKeeper"),
+				 errdetail("The file named by zklock.auth_file %s.", wrong),
+				 errdetail_log("The file \"%s\" named by zklock.auth_file %s.", file, wrong),
+				 errhint("%s", hint)));
 }

@@ -19,13 +19,10 @@ typedef struct ZkAuthFile
 } ZkAuthFile;
 
 /*
- * Read the file; NULL or "" stands for no credentials.  Raises F0000, without
+ * Read the file; "" stands for no credentials.  Raises F0000, without
  * revealing anything of its contents, if it cannot be read, is open to others,
- * or has an invalid line.
+ * or has an invalid line.  The caller wipes the contents, after an error, too.
  */
 extern void zkb_read_auth_file(const char *file, ZkAuthFile *credentials);
-
-/* Must be called as soon as a session has its copy */
-extern void zkb_wipe_credentials(ZkAuthFile *credentials);
 
 #endif							/* ZKLOCK_AUTH_FILE_H */

@@ -77,12 +77,11 @@ release_descriptors(void)
 }
 
 /*
- * Refused releases, for zkb_warn_unreleased: how many not yet reported there
- * were in sessions that are over, how many of this session it has reported,
- * and the latest one.
+ * Refused releases, for zkb_warn_unreleased: how many of this session were seen, how
+ * many are to be told, of sessions that are over, too, and the latest one
  */
-static uint64 unreleased_before = 0;
-static uint64 refusals_told = 0;
+static uint64 refusals_seen = 0;
+static uint64 refusals_to_tell = 0;
 static int	refused = 0;
 static char refused_path[ZKS_PATH_LEN];
 
@@ -91,21 +90,18 @@ look_at_refusals(const ZkSessionInfo *info)
 {
 	ZkSessionTexts texts;
 
-	if (info->refusals <= refusals_told)
+	if (info->refusals == refusals_seen)
 		return;
+	refusals_to_tell += info->refusals - refusals_seen;
+	refusals_seen = info->refusals;
 	refused = info->refused;
 	zks_texts(session, &texts);
 	strlcpy(refused_path, texts.refused_path, sizeof(refused_path));
 }
 
-/* What of the session has been told in the server's log */
-static struct
-{
-	unsigned	news;
-	uint64		losses;
-	uint64		outages;
-	uint64		unsettled;
-}			told;
+/* What of the session has been told in the server's log, and its news then */
+static ZkSessionInfo told;
+static unsigned told_news;
 
 static void
 tell_timeout(const ZkSessionInfo *info)
@@ -179,9 +175,7 @@ tell_news(const ZkSessionInfo *info)
 						zks_code_text(info->unsettled_rc)),
 				 errdetail("Node \"%s\" still shows the claim as pending.", texts.unsettled_mark),
 				 errhint("Check pg_xact_status() for the claiming transaction; if it aborted, call zk_claim_forget().")));
-	told.losses = info->losses;
-	told.outages = info->outages;
-	told.unsettled = info->unsettled;
+	told = *info;
 	RESUME_INTERRUPTS();
 }
 
@@ -204,9 +198,9 @@ look_for_news(void)
 {
 	ZkSessionInfo info;
 
-	if (zks_news(session) == told.news)
+	if (zks_news(session) == told_news)
 		return;
-	told.news = zks_news(session);
+	told_news = zks_news(session);
 	info = zks_info(session);
 	tell_news(&info);
 }
@@ -237,8 +231,7 @@ close_session(bool exits)
 	if (!proc_exit_inprogress)
 		tell_news(&info);
 	look_at_refusals(&info);
-	unreleased_before += info.refusals - refusals_told;
-	refusals_told = 0;
+	refusals_seen = 0;
 	session = NULL;
 	zkb_counters.requests += info.requests;
 	zkb_counters.reconnections += info.reconnections;
@@ -313,17 +306,16 @@ zkb_session(void)
 void
 zkb_warn_unreleased(void)
 {
-	uint64		n = unreleased_before;
+	uint64		n;
 
 	if (session != NULL)
 	{
 		ZkSessionInfo info = zks_info(session);
 
 		look_at_refusals(&info);
-		n += info.refusals - refusals_told;
-		refusals_told = info.refusals;
 	}
-	unreleased_before = 0;
+	n = refusals_to_tell;
+	refusals_to_tell = 0;
 	if (n > 0)
 		ereport(WARNING,
 				(errmsg_plural("ZooKeeper refused the release of a lock: %s",
@@ -358,19 +350,9 @@ zkb_generation(void)
 static char *
 settings_in_force(void)
 {
-	return psprintf("%s\n%d\n%s\n%s\n%s\n%s\n%s\n%d", zklock_servers, zklock_session_timeout,
+	return psprintf("%s\n%d\n%s\n%s\n%s\n%s\n%s\n%d", zklock_servers(), zklock_session_timeout,
 					zklock_auth_file, zklock_tls_ca_file, zklock_tls_cert_file,
 					zklock_tls_key_file, zklock_tls_crl_file, zklock_tls_verify_host);
-}
-
-static bool
-settings_have_changed(void)
-{
-	char	   *now = settings_in_force();
-	bool		changed = strcmp(session_settings, now) != 0;
-
-	pfree(now);
-	return changed;
 }
 
 void
@@ -378,7 +360,7 @@ zkb_follow_settings(void)
 {
 	use_session();
 	if (session != NULL &&
-		(settings_have_changed() ||
+		(strcmp(session_settings, settings_in_force()) != 0 ||
 
 	/* the file may contain credentials by now */
 		 (zklock_acl == ZKLOCK_ACL_CREATOR && !session_is_known)))
@@ -389,7 +371,7 @@ zkb_follow_settings(void)
 static void
 refuse_no_hosts(void)
 {
-	if (zklock_servers[0] == '\0')
+	if (zklock_servers()[0] == '\0')
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("zklock.hosts is not set"),
@@ -400,12 +382,12 @@ void
 zkb_refuse_another_ensemble(void)
 {
 	refuse_no_hosts();
-	if (!zks_hosts_share(session_servers, zklock_servers))
+	if (!zks_hosts_share(session_servers, zklock_servers()))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("zklock.hosts names an ensemble other than the one in which this session holds locks"),
 				 errdetail("Its locks are in the ensemble of \"%s\", which has no server in common with \"%s\".",
-						   session_servers, zklock_servers),
+						   session_servers, zklock_servers()),
 				 errhint("Release the locks that zk_locks shows, or restore the previous value of zklock.hosts.")));
 }
 
@@ -418,12 +400,12 @@ refuse_unsettled_elsewhere(void)
 {
 	const char *path = zkn_unsettled_path(&unsettled);
 
-	if (path != NULL && !zks_hosts_share(session_servers, zklock_servers))
+	if (path != NULL && !zks_hosts_share(session_servers, zklock_servers()))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("zklock.hosts names an ensemble other than the one in which this session has a pending claim"),
 				 errdetail("Node \"%s\" is in the ensemble of \"%s\", which has no server in common with \"%s\".",
-						   zkb_from_utf8_escaped(path, strlen(path), false), session_servers, zklock_servers),
+						   zkb_from_utf8_escaped(path, strlen(path), false), session_servers, zklock_servers()),
 				 errhint("Restore the previous value of zklock.hosts; the next call then records the outcome of the claim. If this session ends before that, the claim might stay pending.")));
 }
 
@@ -475,15 +457,11 @@ exit_in_order(void)
 	close_at_exit(1, (Datum) 0);
 }
 
-static bool
-has_credentials(const ZkAuthFile *credentials)
+void
+zkb_refuse_nameless(void)
 {
-	return credentials->n > 0 || zklock_tls_cert_file[0] != '\0';
-}
-
-static void
-raise_nameless(void)
-{
+	if (session_is_known)
+		return;
 	ereport(ERROR,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 			 errmsg("zklock.acl is \"creator\", but there are no credentials"),
@@ -492,19 +470,12 @@ raise_nameless(void)
 			 errhint("Set zklock.auth_file to a file that has a line such as digest:user:password.")));
 }
 
-void
-zkb_refuse_nameless(void)
-{
-	if (!session_is_known)
-		raise_nameless();
-}
-
 /* Open a session according to the settings, and keep a copy of them */
 static void
 open_as_set(const ZkAuthFile *credentials)
 {
 	ZkOptions	options = {
-		.hosts = zklock_servers,
+		.hosts = zklock_servers(),
 		.timeout_ms = zklock_session_timeout,
 
 		/*
@@ -516,45 +487,32 @@ open_as_set(const ZkAuthFile *credentials)
 		.ncredentials = credentials->n,
 	};
 	static bool exit_ordered = false;
-	bool		with_tls;
 
-	if (zklock_acl == ZKLOCK_ACL_CREATOR && !has_credentials(credentials))
-		raise_nameless();
-	with_tls = zkb_tls_wanted();
-	keep_copy(&session_servers, zklock_servers);
+	session_is_known = credentials->n > 0 || zklock_tls_cert_file[0] != '\0';
+	if (zklock_acl == ZKLOCK_ACL_CREATOR)
+		zkb_refuse_nameless();
+	keep_copy(&session_servers, zklock_servers());
 	keep_copy(&session_settings, settings_in_force());
 	session_timeout = zklock_session_timeout;
-	session_is_known = has_credentials(credentials);
 
-	reserve_descriptors();
-	if (with_tls && (options.tls = zkb_tls_read()) == NULL)
-	{
-		release_descriptors();
-		zkb_tls_raise();
-	}
-	if (with_tls && !exit_ordered)
+	options.tls = zkb_tls();
+	if (options.tls != NULL && !exit_ordered)
 	{
 		atexit(exit_in_order);
 		exit_ordered = true;
 	}
 	session = zks_open(&options);
 	if (session == NULL)
-	{
-		int			save_errno = errno;
-
-		release_descriptors();
-		errno = save_errno;
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
 				 errmsg("could not open a ZooKeeper session: %m")));
-	}
 }
 
 static void
 open_session(void)
 {
 	static bool exit_registered = false;
-	ZkAuthFile	credentials;
+	ZkAuthFile	credentials = {0};
 
 	if (IsParallelWorker())
 		ereport(ERROR,
@@ -567,15 +525,19 @@ open_session(void)
 		on_proc_exit(close_at_exit, 0);
 		exit_registered = true;
 	}
-	zkb_read_auth_file(zklock_auth_file, &credentials);
+	reserve_descriptors();
 	PG_TRY();
 	{
+		zkb_read_auth_file(zklock_auth_file, &credentials);
 		open_as_set(&credentials);
 	}
 	PG_FINALLY();
 	{
-		zkb_wipe_credentials(&credentials); /* including those that are
-											 * commented out */
+		if (credentials.contents != NULL)
+			/* including those that are commented out */
+			explicit_bzero(credentials.contents, credentials.len);
+		if (session == NULL)
+			release_descriptors();
 	}
 	PG_END_TRY();
 	generation++;
@@ -583,9 +545,10 @@ open_session(void)
 	in_use = true;
 	idle_timeout = 0;
 	memset(&told, 0, sizeof(told));
+	told_news = 0;
 	opened_at = zks_now();
 	owner_pid = getpid();
-	zkb_slot_session_begins(session);
+	zkb_show_session(session);
 }
 
 bool
@@ -631,7 +594,6 @@ zkb_connect(ZkWait *wait)
 	worked = true;
 	abandon_stale();
 	zkb_warn_unreleased();
-	zkb_attach_slot(session);
 
 	for (;;)
 	{

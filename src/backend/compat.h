@@ -85,16 +85,6 @@ guc_malloc_compat(size_t size)
 #endif
 }
 
-static inline void
-guc_free_compat(void *p)
-{
-#if PG_VERSION_NUM >= 160000
-	guc_free(p);
-#else
-	free(p);
-#endif
-}
-
 /*
  * A wait event of our own (17), or "Extension".  Not to be called in _PG_init:
  * the postmaster has no shared memory then.

@@ -14,42 +14,45 @@
 #include "catalog/namespace.h"
 #include "lib/stringinfo.h"
 #include "mb/pg_wchar.h"
-#include "miscadmin.h"
 
 #include "encoding.h"
 
 /*
- * Convert as much of the input as possible, and append it; returns how many
- * bytes of the input that was.  Without a conversion, valid UTF-8 is copied.
+ * Convert this, and append it; false if not all of it can be.  Without a conversion,
+ * valid UTF-8 is copied.
  */
-static int
+static bool
 convert(StringInfo result, int from, int to, Oid proc, const char *str, int len)
 {
 	int			room = len * MAX_CONVERSION_GROWTH + 1;
-	int			done;
 
 	if (!OidIsValid(proc))
 	{
-		done = pg_encoding_verifymbstr(PG_UTF8, str, len);
-		appendBinaryStringInfo(result, str, done);
-		return done;
+		appendBinaryStringInfo(result, str, len);
+		return pg_encoding_verifymbstr(PG_UTF8, str, len) == len;
 	}
 	enlargeStringInfo(result, room);
-	done = pg_do_encoding_conversion_buf(proc, from, to,
-										 (unsigned char *) unconstify(char *, str), len,
-										 (unsigned char *) result->data + result->len,
-										 room, true);
+	if (pg_do_encoding_conversion_buf(proc, from, to,
+									  (unsigned char *) unconstify(char *, str), len,
+									  (unsigned char *) result->data + result->len,
+									  room, true) < len)
+		return false;
 	result->len += strlen(result->data + result->len);
-	return done;
+	return true;
 }
 
-/* Find the conversion; false if there is none, InvalidOid if none is needed */
+/*
+ * Find the conversion; false if there is none, or no time to look for it; InvalidOid if
+ * none is needed
+ */
 static bool
-find_conversion(int from, int to, Oid *proc)
+find_conversion(int from, int to, bool may_look, Oid *proc)
 {
 	*proc = InvalidOid;
 	if (from == to || from == PG_SQL_ASCII || to == PG_SQL_ASCII)
 		return true;
+	if (!may_look)
+		return false;
 	*proc = FindDefaultConversionProc(from, to);
 	return OidIsValid(*proc);
 }
@@ -59,108 +62,56 @@ zkb_to_utf8(const char *str, int len)
 {
 	StringInfoData result;
 	Oid			proc;
-	bool		converted;
 
-	if (!find_conversion(GetDatabaseEncoding(), PG_UTF8, &proc))
+	if (!find_conversion(GetDatabaseEncoding(), PG_UTF8, true, &proc))
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_FUNCTION),
 				 errmsg("default conversion function for encoding \"%s\" to \"%s\" does not exist",
 						pg_encoding_to_char(GetDatabaseEncoding()), pg_encoding_to_char(PG_UTF8))));
 	initStringInfo(&result);
-	converted = convert(&result, GetDatabaseEncoding(), PG_UTF8, proc, str, len) == len;
-	if (!converted)
-		pfree(result.data);
-	return converted ? result.data : NULL;
+	return convert(&result, GetDatabaseEncoding(), PG_UTF8, proc, str, len) ? result.data : NULL;
 }
 
-/*
- * The number of bytes converted at a time.  A conversion that meets something
- * it cannot convert may have looked at the whole input, and does so again for
- * the rest.
- */
-#define PIECE		64
-
-/* The length of a control character in ZooKeeper's text; 0 for any other */
-static int
-control_bytes(const char *str, int len)
+/* Whether a terminal would obey this character */
+static bool
+is_control(int encoding, const char *str)
 {
 	unsigned char c = (unsigned char) str[0];
 
-	if (c < 0x20 || c == 0x7f)
-		return 1;
-	return c == 0xc2 && len > 1 && ((unsigned char) str[1] & 0xe0) == 0x80 ? 2 : 0;
+	return c < 0x20 || c == 0x7f || (encoding == PG_UTF8 && c == 0xc2 && ((unsigned char) str[1] & 0xe0) == 0x80);
 }
 
-/* How many bytes can be converted before something that is always escaped */
-static int
-piece_length(int from, const char *str, int len, bool double_backslashes)
-{
-	int			n = 0;
-
-	while (n < len && n < PIECE)
-	{
-		int			char_len = pg_encoding_mblen(from, str + n);
-
-		if ((double_backslashes && str[n] == '\\') ||
-			(from == PG_UTF8 && control_bytes(str + n, len - n) > 0))
-			break;
-		/* invalid UTF-8 must not hide the beginning of valid UTF-8 */
-		for (int i = 1; from == PG_UTF8 && i < char_len && n + i < len; i++)
-		{
-			if (((unsigned char) str[n + i] & 0xc0) != 0x80)
-				char_len = i;
-		}
-		n += char_len;
-	}
-	return Min(n, len);
-}
-
-static void
-escape(StringInfo result, const char *str, int n)
-{
-	for (int i = 0; i < n; i++)
-		appendStringInfo(result, "\\x%02x", (unsigned char) str[i]);
-}
-
+/*
+ * Character by character, since a conversion may have looked at all of its input before
+ * it meets what it cannot convert.  ASCII is the same in each encoding of a server.
+ */
 static char *
-convert_escaped(int from, int to, const char *str, int len, bool double_backslashes)
+convert_escaped(int from, int to, bool may_look, const char *str, int len, bool double_backslashes)
 {
 	StringInfoData result;
 	Oid			proc;
-	bool		possible = find_conversion(from, to, &proc);
+	bool		possible = find_conversion(from, to, may_look, &proc);
+	int			n;
 
 	initStringInfo(&result);
-	while (len > 0)
+	for (; len > 0; str += n, len -= n)
 	{
-		int			n = piece_length(from, str, len, double_backslashes);
-		int			done = possible && n > 0 ? convert(&result, from, to, proc, str, n) : 0;
+		bool		control;
 
-		CHECK_FOR_INTERRUPTS();
-		if (done == 0 && double_backslashes && *str == '\\')
-		{
+		n = pg_encoding_verifymbchar(OidIsValid(proc) ? from : PG_UTF8, str, len);
+		control = n > 0 && is_control(from, str);
+		if (double_backslashes && *str == '\\')
 			appendStringInfoString(&result, "\\\\");
-			done = 1;
-		}
-		else if (done == 0 && n > 0 && !possible && !IS_HIGHBIT_SET(*str))
-		{
+		else if (n == 1 && !control && !IS_HIGHBIT_SET(*str))
 			appendStringInfoChar(&result, *str);
-			done = 1;
-		}
-		else if (done == 0)
+		else if (n < 0 || control || !possible || !convert(&result, from, to, proc, str, n))
 		{
-			done = n > 0 ? 1 : control_bytes(str, len);
-			escape(&result, str, done);
+			n = Max(n, 1);
+			for (int i = 0; i < n; i++)
+				appendStringInfo(&result, "\\x%02x", (unsigned char) str[i]);
 		}
-		str += done;
-		len -= done;
 	}
 	return result.data;
-}
-
-static int
-hex_digit(char c)
-{
-	return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
 char *
@@ -172,10 +123,12 @@ zkb_to_utf8_unescaped(const char *str, int len)
 	for (const char *from = result; from != NULL && *from != '\0'; to++)
 	{
 		bool		escaped = from[0] == '\\';
+		unsigned	byte;
 
-		if (escaped && from[1] == 'x' && hex_digit(from[2]) >= 0 && hex_digit(from[3]) >= 0)
+		if (escaped && from[1] == 'x' && strspn(from + 2, "0123456789abcdef") >= 2)
 		{
-			*to = (char) (hex_digit(from[2]) * 16 + hex_digit(from[3]));
+			(void) sscanf(from + 2, "%2x", &byte);
+			*to = (char) byte;
 			from += 4;
 			continue;
 		}
@@ -188,13 +141,19 @@ zkb_to_utf8_unescaped(const char *str, int len)
 }
 
 char *
-zkb_to_utf8_escaped(const char *str, int len)
+zkb_to_utf8_escaped(const char *str, int len, bool double_backslashes)
 {
-	return convert_escaped(GetDatabaseEncoding(), PG_UTF8, str, len, false);
+	return convert_escaped(GetDatabaseEncoding(), PG_UTF8, true, str, len, double_backslashes);
 }
 
 char *
 zkb_from_utf8_escaped(const char *str, int len, bool double_backslashes)
 {
-	return convert_escaped(PG_UTF8, GetDatabaseEncoding(), str, len, double_backslashes);
+	return convert_escaped(PG_UTF8, GetDatabaseEncoding(), true, str, len, double_backslashes);
+}
+
+char *
+zkb_from_utf8_unconverted(const char *str)
+{
+	return convert_escaped(PG_UTF8, GetDatabaseEncoding(), false, str, strlen(str), false);
 }

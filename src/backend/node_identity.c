@@ -4,8 +4,8 @@
  *	  What our nodes say about their session: who holds or waits for a lock.
  *
  * Each line of UTF-8 is a name, a space, and a value, so that any ZooKeeper
- * client can show them.  A line feed in a value is written as \n, a backslash
- * as \\.  Nothing here may fail because of the name of a cluster, a database, a
+ * client can show them.  A control character in a value is written as \xNN, a
+ * backslash as \\.  Nothing here may fail because of the name of a cluster, a database, a
  * role, or an application: that would keep them from the lock.
  *
  * The first line is the tag, whatever publish_identity says: others recognize
@@ -20,7 +20,9 @@
 #include "access/xlog.h"
 #include "commands/dbcommands.h"
 #include "common/hashfn.h"
+#include "common/string.h"
 #include "lib/stringinfo.h"
+#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "postmaster/postmaster.h"
 #include "utils/builtins.h"
@@ -37,47 +39,24 @@ const char *const zkb_field_names[ZKB_FIELDS] = {
 	"tag", "host", "port", "cluster_name", "pid", "database", "user", "application_name"
 };
 
-/* A line of text is cut off after this many bytes, or up to three more */
+/* A value is cut off after this many bytes, between two characters */
 #define LONGEST_VALUE		256
 
-/* Each with its line feed; the tag and the two numbers are shorter */
-StaticAssertDecl(5 * (LONGEST_VALUE + 4) + 3 * 32 < ZKP_IDENTITY_LEN,
+/* Each with its name and its line feed; the tag and the two numbers are shorter */
+StaticAssertDecl(5 * (LONGEST_VALUE + 20) + 3 * 32 < ZKP_IDENTITY_LEN,
 				 "all lines fit into a node's data");
 
 static void
 put_line(StringInfo lines, ZkField field, const char *value)
 {
 	char	   *utf8;
-	int			start = lines->len;
 
 	if (value == NULL || value[0] == '\0')
 		return;
-	utf8 = zkb_to_utf8_escaped(value, strlen(value));
-	appendStringInfo(lines, "%s ", zkb_field_names[field]);
-	for (const char *c = utf8; *c != '\0'; c++)
-	{
-		/* cut between characters, not within one */
-		if (lines->len - start >= LONGEST_VALUE && (*c & 0xc0) != 0x80)
-			break;
-		if (*c == '\n')
-			appendStringInfoString(lines, "\\n");
-		else if (*c == '\\')
-			appendStringInfoString(lines, "\\\\");
-		else
-			appendStringInfoChar(lines, *c);
-	}
-	appendStringInfoChar(lines, '\n');
+	utf8 = zkb_to_utf8_escaped(value, strlen(value), true);
+	appendStringInfo(lines, "%s %.*s\n", zkb_field_names[field],
+					 pg_encoding_mbcliplen(PG_UTF8, utf8, strlen(utf8), LONGEST_VALUE), utf8);
 	pfree(utf8);
-}
-
-static const char *
-host_name(void)
-{
-	static char host[256];
-
-	if (host[0] == '\0' && gethostname(host, sizeof(host) - 1) != 0)
-		return NULL;
-	return host;
 }
 
 /* As pgstat reads an entry: until it has not changed within */
@@ -122,17 +101,19 @@ zkb_own_tag(void)
 	return tag;
 }
 
-const char *
+char *
 zkb_identity_lines(void)
 {
-	static char text[ZKP_IDENTITY_LEN];
 	StringInfoData lines;
 
 	initStringInfo(&lines);
 	put_line(&lines, ZKB_FIELD_TAG, zkb_own_tag());
 	if (zklock_publish_identity)
 	{
-		put_line(&lines, ZKB_FIELD_HOST, host_name());
+		char		host[256] = "";
+
+		(void) gethostname(host, sizeof(host) - 1);
+		put_line(&lines, ZKB_FIELD_HOST, host);
 		put_line(&lines, ZKB_FIELD_PORT, psprintf("%d", PostPortNumber));
 		put_line(&lines, ZKB_FIELD_CLUSTER_NAME, cluster_name);
 		put_line(&lines, ZKB_FIELD_PID, psprintf("%d", MyProcPid));
@@ -140,43 +121,33 @@ zkb_identity_lines(void)
 		put_line(&lines, ZKB_FIELD_USER, GetUserNameFromId(GetSessionUserId(), true));
 		put_line(&lines, ZKB_FIELD_APPLICATION_NAME, application_name);
 	}
-	strlcpy(text, lines.data, sizeof(text));
-	pfree(lines.data);
-	return text;
+	return lines.data;
 }
 
-/* The value of a line, without its escapes */
+/* The value of a line, with its backslashes no longer doubled */
 static char *
 read_value(const char *value, int len)
 {
 	char	   *plain = palloc(len + 1);
 	int			n = 0;
-	char	   *result;
 
 	for (int i = 0; i < len; i++)
 	{
-		bool		escaped = (value[i] == '\\' && i + 1 < len &&
-							   (value[i + 1] == 'n' || value[i + 1] == '\\'));
-
-		if (escaped)
+		plain[n++] = value[i];
+		if (value[i] == '\\' && i + 1 < len && value[i + 1] == '\\')
 			i++;
-		plain[n++] = escaped && value[i] == 'n' ? '\n' : value[i];
 	}
-	result = zkb_from_utf8_escaped(plain, n, false);
-	pfree(plain);
-	return result;
+	return zkb_from_utf8_escaped(plain, n, false);
 }
 
 static bool
 is_int32(const char *value)
 {
 	char	   *end;
-	long		number;
 
 	errno = 0;
-	number = strtol(value, &end, 10);
-	return end != value && *end == '\0' && errno == 0 &&
-		number >= PG_INT32_MIN && number <= PG_INT32_MAX;
+	(void) strtoint(value, &end, 10);
+	return end != value && *end == '\0' && errno == 0;
 }
 
 static bool

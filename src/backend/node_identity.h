@@ -14,6 +14,7 @@
 #include "compat.h"
 #include "zk/lock_protocol.h"
 
+/* The tag comes first; then, in this order, the columns of what shows a node */
 typedef enum ZkField
 {
 	ZKB_FIELD_TAG,
@@ -32,9 +33,9 @@ extern const char *const zkb_field_names[ZKB_FIELDS];
 
 /*
  * This backend's current lines, in UTF-8; only that of the tag if
- * publish_identity is off.  The result is valid until the next call.
+ * publish_identity is off.  palloc'ed.
  */
-extern const char *zkb_identity_lines(void);
+extern char *zkb_identity_lines(void);
 
 /*
  * When the process of this entry of pg_stat_activity started; false if it is no

@@ -55,13 +55,17 @@ check_part(const char *part, int len)
 	return NULL;
 }
 
-/* What is wrong with this path in UTF-8, or NULL */
+/* What is wrong with this path, or NULL */
 static const char *
 check_path(const char *path)
 {
 	const char *part = path + 1;
 	int			nparts = 0;
 
+	if (!pg_verify_mbstr(PG_UTF8, path, strlen(path), true))
+		return "The path is not valid UTF-8.";
+	if (strlen(path) > ZK_PATH_MAX)
+		return "The path is longer than 1000 bytes.";
 	if (path[0] != '/')
 		return "The path does not start with a slash.";
 	if (path[1] == '\0')
@@ -88,9 +92,7 @@ check_path(const char *path)
 bool
 zkb_is_lock_path(const char *path)
 {
-	int			len = strlen(path);
-
-	return len <= ZK_PATH_MAX && pg_verify_mbstr(PG_UTF8, path, len, true) && check_path(path) == NULL;
+	return check_path(path) == NULL;
 }
 
 const char *
@@ -98,49 +100,29 @@ zkb_check_root(const char *root)
 {
 	if (strcmp(root, "/") == 0)
 		return NULL;
-	if (!pg_verify_mbstr(PG_UTF8, root, strlen(root), true))
-		return "The path is not valid UTF-8.";
-	if (strlen(root) > ZK_PATH_MAX)
-		return "The path is longer than 1000 bytes.";
 	if (strcmp(root, "/zookeeper") == 0 || strncmp(root, "/zookeeper/", 11) == 0)
 		return "ZooKeeper keeps its own data there.";
 	return check_path(root);
 }
 
-static char *
-to_utf8(const char *str, int len)
+char *
+zkb_path_from_text(text *path)
 {
-	char	   *result = zkb_to_utf8(str, len);
+	/* no huge one is converted, whatever its encoding */
+	bool		too_long = VARSIZE_ANY_EXHDR(path) > 4 * ZK_PATH_MAX;
+	char	   *utf8 = too_long ? NULL : zkb_to_utf8(VARDATA_ANY(path), VARSIZE_ANY_EXHDR(path));
+	const char *wrong;
 
-	if (result == NULL)
+	if (utf8 == NULL && !too_long)
 		ereport(ERROR,
 				(errcode(ERRCODE_CHARACTER_NOT_IN_REPERTOIRE),
 				 GetDatabaseEncoding() == PG_SQL_ASCII ?
 				 errmsg("lock path is not valid UTF-8") :
 				 errmsg("lock path cannot be converted to UTF-8")));
-	return result;
-}
-
-static void
-refuse_longer_than(int len, int limit)
-{
-	if (len > limit)
+	if (too_long || strlen(utf8) > ZK_PATH_MAX)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("lock path is longer than %d bytes", ZK_PATH_MAX)));
-}
-
-char *
-zkb_path_from_text(text *path)
-{
-	char	   *utf8;
-	const char *wrong;
-
-	/* checked first, so that no huge one is converted, whatever its encoding */
-	refuse_longer_than(VARSIZE_ANY_EXHDR(path), 4 * ZK_PATH_MAX);
-	utf8 = to_utf8(VARDATA_ANY(path), VARSIZE_ANY_EXHDR(path));
-	refuse_longer_than(strlen(utf8), ZK_PATH_MAX);
-
 	wrong = check_path(utf8);
 	if (wrong != NULL)
 		ereport(ERROR,
@@ -227,28 +209,11 @@ zkb_name_from_text(text *name)
 }
 
 char *
-zkb_path_escaped(const char *path)
-{
-	char	   *text = palloc(4 * strlen(path) + 1);
-	char	   *to = text;
-
-	for (; *path != '\0'; path++)
-	{
-		if (IS_HIGHBIT_SET(*path) && GetDatabaseEncoding() != PG_UTF8)
-			to += sprintf(to, "\\x%02x", (unsigned char) *path);
-		else
-			*to++ = *path;
-	}
-	*to = '\0';
-	return text;
-}
-
-char *
 zkb_path_for_display(const char *path)
 {
 	/* a loss is also told where the transaction has failed, or there is none */
 	if (!IsTransactionState())
-		return zkb_path_escaped(path);
+		return zkb_from_utf8_unconverted(path);
 	return pg_any_to_server(path, strlen(path), PG_UTF8);
 }
 

@@ -49,12 +49,6 @@ extern bool zkb_is_lock_path(const char *path);
 extern char *zkb_name_from_text(text *name);
 
 /*
- * A path for a message at a time that allows no conversion: what is not ASCII is
- * escaped where it would need one; palloc'ed
- */
-extern char *zkb_path_escaped(const char *path);
-
-/*
  * A checked path in the server's encoding, for messages and views.  Outside of a
  * valid transaction it does not fail, and is escaped.
  */

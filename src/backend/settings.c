@@ -28,7 +28,6 @@
 #include "zk/lock_protocol.h"
 #include "zk/stop_signal.h"
 
-const char *zklock_servers = "";
 char	   *zklock_root;
 int			zklock_session_timeout;
 
@@ -61,50 +60,41 @@ static List *dropped = NIL;		/* of Dropped: see below */
 
 static char *hosts;				/* the value as it was set */
 
+const char *
+zklock_servers(void)
+{
+	char	   *servers = palloc(ZKS_HOSTS_ROOM(strlen(hosts)));
+
+	(void) zks_check_hosts(hosts, servers);
+	return servers;
+}
+
+static bool
+is_right(const char *wrong)
+{
+	if (wrong != NULL)
+		GUC_check_errdetail("%s", wrong);
+	return wrong == NULL;
+}
+
 static bool
 check_hosts(char **newval, void **extra, GucSource source)
 {
-	char	   *servers = guc_malloc_compat(ZKS_HOSTS_ROOM(strlen(*newval)));
-	const char *wrong;
-
-	if (servers == NULL)
-		return false;
-	wrong = zks_check_hosts(*newval, servers);
-	if (wrong == NULL)
-	{
-		*extra = servers;
-		return true;
-	}
-	guc_free_compat(servers);
-	GUC_check_errdetail("%s", wrong);
-	return false;
-}
-
-static void
-assign_hosts(const char *newval, void *extra)
-{
-	zklock_servers = extra;
+	return is_right(zks_check_hosts(*newval, palloc(ZKS_HOSTS_ROOM(strlen(*newval)))));
 }
 
 static bool
 check_root(char **newval, void **extra, GucSource source)
 {
-	const char *wrong = zkb_check_root(*newval);
-
-	if (wrong != NULL)
-		GUC_check_errdetail("%s", wrong);
-	return wrong == NULL;
+	return is_right(zkb_check_root(*newval));
 }
 
 /* As long as a database's name can be */
 static bool
 check_advisory_space(char **newval, void **extra, GucSource source)
 {
-	bool		too_long = strlen(*newval) >= NAMEDATALEN;
-
-	if (too_long)
-		GUC_check_errdetail("The name is longer than %d bytes.", NAMEDATALEN - 1);
-	return !too_long;
+	return is_right(strlen(*newval) < NAMEDATALEN ? NULL :
+					psprintf("The name is longer than %d bytes.", NAMEDATALEN - 1));
 }
 
 static const struct
@@ -273,7 +263,7 @@ define_settings(void)
 							   gettext_noop("Sets the servers of the ZooKeeper ensemble."),
 							   gettext_noop("A comma-separated list of host:port. The default port is 2181; an IPv6 address must be in brackets."),
 							   &hosts, "",
-							   PGC_SUSET, GUC_LIST_INPUT, check_hosts, assign_hosts, NULL);
+							   PGC_SUSET, GUC_LIST_INPUT, check_hosts, NULL, NULL);
 	DefineCustomStringVariable("zklock.root",
 							   gettext_noop("Sets the path in ZooKeeper under which all locks are."),
 							   gettext_noop("\"/\" stands for none."), &zklock_root, "/zklock",

@@ -9,8 +9,8 @@
 #define ZKLOCK_SETTINGS_H
 
 /* read when a ZooKeeper session opens, and in effect until it ends */
-extern const char *zklock_servers;	/* zklock.hosts, as hosts.h makes it; ""
-									 * for none */
+extern const char *zklock_servers(void);	/* zklock.hosts, as hosts.h makes
+											 * it; "" for none; palloc'ed */
 extern int	zklock_session_timeout; /* ms */
 extern char *zklock_auth_file;	/* "" for none */
 extern char *zklock_tls_ca_file;	/* not empty: TLS */

@@ -27,6 +27,7 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "storage/ipc.h"
 #include "storage/lwlock.h"
@@ -35,10 +36,9 @@
 
 #include "compat.h"
 #include "internals.h"
-#include "node_identity.h"
 #include "slots.h"
 
-#define SEGMENT_NAME	"zklock slots 1"	/* the number is that of the
+#define SEGMENT_NAME	"zklock slots 2"	/* the number is that of the
 											 * layout */
 
 #define CUT_MARK		"..."
@@ -102,12 +102,6 @@ zkb_reserve_slots(void)
 	shmem_startup_hook = shmem_startup;
 }
 
-static void
-attach(void)
-{
-	slots = named_segment_compat(SEGMENT_NAME, segment_size(), init_segment);
-}
-
 /*
  * Interrupts are held, so that what is caught is never a cancel, which must not
  * be swallowed.
@@ -123,7 +117,7 @@ attach_or_log(void)
 	PG_TRY();
 	{
 		HOLD_INTERRUPTS();
-		attach();
+		slots = named_segment_compat(SEGMENT_NAME, segment_size(), init_segment);
 		RESUME_INTERRUPTS();
 		ReleaseCurrentSubTransaction();
 	}
@@ -210,36 +204,29 @@ take_slot(void)
 	clear(own_slot);
 	begin_changes(own_slot);
 	own_slot->pid = MyProcPid;
-	own_slot->started = MyStartTimestamp;
 	own_slot->database = MyDatabaseId;
 	own_slot->role = MyBEEntry != NULL ? MyBEEntry->st_userid : InvalidOid;
 	end_changes(own_slot);
 }
 
 void
-zkb_slot_session_begins(ZkSession *session)
-{
-	if (own_slot == NULL)
-		return;
-	zks_show(session, &own_slot->session);
-	shown_session = session;
-}
-
-void
-zkb_attach_slot(ZkSession *session)
+zkb_show_session(ZkSession *session)
 {
 	static bool tried = false;
 
 	/* in parallel mode there are no subtransactions: not yet then */
-	if (tried || MyProc == NULL || IsInParallelMode())
+	if (!tried && MyProc != NULL && !IsInParallelMode())
+	{
+		tried = true;
+		if (slots == NULL && SEGMENTS_HAVE_NAMES_COMPAT)
+			attach_or_log();
+		if (slots != NULL)
+			take_slot();
+	}
+	if (own_slot == NULL)
 		return;
-	tried = true;
-	if (slots == NULL && SEGMENTS_HAVE_NAMES_COMPAT)
-		attach_or_log();
-	if (slots != NULL)
-		take_slot();
-	if (session != NULL)
-		zkb_slot_session_begins(session);
+	zks_show(session, &own_slot->session);
+	shown_session = session;
 }
 
 ZkSlot *
@@ -255,7 +242,8 @@ zkb_begin_slot(void)
 void
 zkb_end_slot(ZkSlot *slot)
 {
-	end_changes(slot);
+	if (slot != NULL)
+		end_changes(slot);
 }
 
 /* What it had is lost, and must not look held when another session begins */
@@ -278,14 +266,9 @@ zkb_slot_session_ends(void)
 static void
 put_text(char *to, const char *utf8, int len)
 {
-	int			kept = Min(len, ZKB_SLOT_TEXT);
+	int			kept = len <= ZKB_SLOT_TEXT ? len :
+	pg_encoding_mbcliplen(PG_UTF8, utf8, len, ZKB_SLOT_TEXT - strlen(CUT_MARK));
 
-	if (kept < len)
-	{
-		kept -= strlen(CUT_MARK);
-		while (kept > 0 && (utf8[kept] & 0xc0) == 0x80)
-			kept--;
-	}
 	memcpy(to, utf8, kept);
 	strcpy(to + kept, kept < len ? CUT_MARK : "");
 }
@@ -309,15 +292,6 @@ zkb_slot_waits(char mode, char scope, const char *full, int root_len, int64 sinc
 	slot->wait.since = since;
 	zkb_slot_path(slot->wait.path, slot->wait.root, full, root_len);
 	zkb_end_slot(slot);
-}
-
-void
-zkb_slot_still_waits(void)
-{
-	ZkSlot	   *slot = zkb_begin_slot();
-
-	if (slot != NULL)
-		zkb_end_slot(slot);
 }
 
 void
@@ -354,17 +328,6 @@ copy_slot(ZkSlot *copy, const ZkSlot *slot)
 	} while (before != *changes || before % 2 != 0);
 }
 
-/* Who died in the midst of something has left it behind */
-static bool
-is_alive(const ZkSlot *slot, const PGPROC *proc)
-{
-	TimestampTz started;
-
-	return slot->pid != 0 && slot->pid == ((volatile const PGPROC *) proc)->pid &&
-		zkb_read_start(status_entry(proc), slot->pid, &started) &&
-		started == slot->started;
-}
-
 void
 zkb_each_slot(void (*callback) (const ZkSlot *slot, void *arg), void *arg)
 {
@@ -376,19 +339,13 @@ zkb_each_slot(void (*callback) (const ZkSlot *slot, void *arg), void *arg)
 				 errmsg("zk_server_locks requires shared memory that this server has not reserved"),
 				 errhint("Add zklock to shared_preload_libraries, and restart the server.")));
 	if (slots == NULL)
-		attach();
+		slots = named_segment_compat(SEGMENT_NAME, segment_size(), init_segment);
 	for (int i = 0; i < MaxBackends; i++)
 	{
-		int			pid = ((volatile ZkSlot *) &slots[i])->pid;
-
-		/*
-		 * one that died while it wrote has left a slot that never stands
-		 * still
-		 */
-		if (pid == 0 || pid != ((volatile const PGPROC *) &ProcGlobal->allProcs[i])->pid)
+		if (((volatile ZkSlot *) &slots[i])->pid == 0)
 			continue;
 		copy_slot(copy, &slots[i]);
-		if (is_alive(copy, &ProcGlobal->allProcs[i]))
+		if (copy->pid != 0)
 			callback(copy, arg);
 	}
 	pfree(copy);

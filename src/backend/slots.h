@@ -58,7 +58,6 @@ typedef struct ZkSlot
 {
 	uint32		changes;		/* odd while its owner writes */
 	int			pid;			/* 0: nobody's */
-	TimestampTz started;		/* the backend; with pid, its tag */
 	Oid			database;
 	Oid			role;			/* as in pg_stat_activity */
 	ZkShown		session;
@@ -73,14 +72,11 @@ typedef struct ZkSlot
 extern void zkb_reserve_slots(void);
 
 /*
- * Give this backend its slot, if it can have one; tried once.  Never fails, but
- * is only for places where an error would be allowed.  session: that of this
- * backend, or NULL.
+ * The session of this backend begins, or is about to be closed.  The first gives it a
+ * slot, if it can have one, which is tried once.  Never fails, but is only for places
+ * where an error would be allowed.
  */
-extern void zkb_attach_slot(ZkSession *session);
-
-/* The session of this backend begins, or is about to be closed */
-extern void zkb_slot_session_begins(ZkSession *session);
+extern void zkb_show_session(ZkSession *session);
 extern void zkb_slot_session_ends(void);
 
 /*
@@ -93,9 +89,8 @@ extern void zkb_end_slot(ZkSlot *slot);
 /* Write a path and its root, from what zkl_full_path returned */
 extern void zkb_slot_path(char *path, char *root, const char *full, int root_len);
 
-/* This backend waits in that queue since then, or still does, or no longer */
+/* This backend waits in that queue since then, or no longer */
 extern void zkb_slot_waits(char mode, char scope, const char *full, int root_len, int64 since);
-extern void zkb_slot_still_waits(void);
 extern void zkb_slot_waits_no_more(void);
 
 /*

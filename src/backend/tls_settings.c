@@ -13,17 +13,22 @@
 #include "settings.h"
 #include "tls_settings.h"
 
-static char reason[256];		/* why the files cannot be used */
-static int	reason_errno;		/* see zks_tls */
-
-bool
-zkb_tls_wanted(void)
+ZkTls *
+zkb_tls(void)
 {
+	ZkTlsFiles	files = {
+		.name = {zklock_tls_ca_file, zklock_tls_crl_file, zklock_tls_cert_file, zklock_tls_key_file},
+		.verify_host = zklock_tls_verify_host,
+	};
 	bool		has_cert = zklock_tls_cert_file[0] != '\0';
 	bool		has_key = zklock_tls_key_file[0] != '\0';
+	char		reason[256];	/* why the files cannot be used */
+	ZkTls	   *tls;
+	int			error;
+	bool		no_descriptor;
 
 	if (zklock_tls_ca_file[0] == '\0' && zklock_tls_crl_file[0] == '\0' && !has_cert && !has_key)
-		return false;
+		return NULL;
 #ifndef ZKLOCK_HAVE_TLS
 	ereport(ERROR,
 			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
@@ -40,29 +45,13 @@ zkb_tls_wanted(void)
 		ereport(ERROR,
 				(errcode(ERRCODE_CONFIG_FILE_ERROR),
 				 errmsg("only one of zklock.tls_cert_file and zklock.tls_key_file is set")));
-	return true;
-}
-
-ZkTls *
-zkb_tls_read(void)
-{
-	ZkTlsFiles	files = {
-		.name = {zklock_tls_ca_file, zklock_tls_crl_file, zklock_tls_cert_file, zklock_tls_key_file},
-		.verify_host = zklock_tls_verify_host,
-	};
-	ZkTls	   *tls = zks_tls(&files, reason, sizeof(reason));
-
-	reason_errno = errno;
-	return tls;
-}
-
-void
-zkb_tls_raise(void)
-{
-	bool		no_descriptor = reason_errno == EMFILE || reason_errno == ENFILE;
-
+	tls = zks_tls(&files, reason, sizeof(reason));
+	if (tls != NULL)
+		return tls;
+	error = errno;
+	no_descriptor = error == EMFILE || error == ENFILE;
 	ereport(ERROR,
-			(errcode(no_descriptor || reason_errno == ENOMEM ?
+			(errcode(no_descriptor || error == ENOMEM ?
 					 ERRCODE_INSUFFICIENT_RESOURCES : ERRCODE_CONFIG_FILE_ERROR),
 			 errmsg("could not prepare TLS for ZooKeeper"),
 			 errdetail("%s.", reason),

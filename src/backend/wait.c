@@ -109,25 +109,18 @@ zkb_wait_event(ZkWaitEvent event)
  * worthwhile.  A sleep this short need not watch the latch; a signal that
  * interrupts the statement ends it.
  */
-static bool
-comes_soon(ZkSession *session, int64 ms, uint32 event)
-{
-	bool		came;
-
-	if (MyLatch->is_set)
-		return false;
-	pgstat_report_wait_start(event);
-	came = zks_doze(session, (int) Min(ms, SOON_MS));
-	pgstat_report_wait_end();
-	return came;
-}
-
 static int
 sleep_until_something(ZkSession *session, int fd, int flags, long ms, uint32 event, bool answer_due)
 {
-	if (answer_due && comes_soon(session, ms < 0 ? SOON_MS : ms, event))
-		return WL_SOCKET_READABLE;
-	return WaitLatchOrSocket(MyLatch, flags, fd, ms, event);
+	bool		came = false;
+
+	if (answer_due && !MyLatch->is_set)
+	{
+		pgstat_report_wait_start(event);
+		came = zks_doze(session, ms < 0 ? SOON_MS : (int) Min(ms, SOON_MS));
+		pgstat_report_wait_end();
+	}
+	return came ? WL_SOCKET_READABLE : WaitLatchOrSocket(MyLatch, flags, fd, ms, event);
 }
 
 bool

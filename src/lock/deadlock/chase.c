@@ -310,8 +310,8 @@ reach_holders(Chase *c, const ZkSeenQueue *queue, int end)
 	{
 		const ZkSeenContender *contender = &queue->list[i];
 
-		if (contender->read && contender->tag[0] != '\0' && contender->name.owner != 0)
-			(void) get_party(c, contender->tag, contender->name.owner, contender->says.identity,
+		if (contender->fields[ZKB_FIELD_TAG] != NULL && contender->name.owner != 0)
+			(void) get_party(c, contender->fields[ZKB_FIELD_TAG], contender->name.owner, contender->says.identity,
 							 contender->says.identity_len);
 	}
 }
@@ -409,12 +409,13 @@ make_graph_queue(const Chase *c, const ZkSeenQueue *queue, ZkGraphQueue *result)
 	for (int i = 0; i < queue->n; i++)
 	{
 		const ZkpContender *name = &queue->list[i].name;
+		const char *tag = queue->list[i].fields[ZKB_FIELD_TAG];
 		ZkGraphContender *contender = &result->contenders[i];
 
 		/* a number that two have tells nothing */
 		if (i > 0 && (name->czxid != 0 || name->seq != queue->list[i - 1].name.seq))
 			rank++;
-		contender->party = name->owner == 0 ? -1 : find_party(c, queue->list[i].tag, name->owner);
+		contender->party = name->owner == 0 || tag == NULL ? -1 : find_party(c, tag, name->owner);
 		contender->granted = queue->list[i].granted;
 		contender->shared = name->mode == ZKP_SHARED;
 		contender->permits = name->permits;

@@ -17,6 +17,7 @@
 #include "postgres.h"
 
 #include "lib/stringinfo.h"
+#include "mb/pg_wchar.h"
 #include "storage/proc.h"
 #include "utils/timestamp.h"
 
@@ -96,13 +97,9 @@ zkl_find_waits(ZkRecord *record, int64 *grows_up)
 static void
 put_waiter(StringInfo lines, const ZkLocalWait *wait)
 {
-	char	   *what = zkb_to_utf8_escaped(wait->what, strlen(wait->what));
-	int			len = Min(strlen(what), LONGEST_WHAT);
+	char	   *what = zkb_to_utf8_escaped(wait->what, strlen(wait->what), false);
+	int			len = pg_encoding_mbcliplen(PG_UTF8, what, strlen(what), LONGEST_WHAT);
 
-	while (len > 0 && (what[len] & 0xc0) == 0x80)
-		len--;					/* between characters, not within one */
-	for (int i = 0; i < len; i++)
-		what[i] = what[i] == '\n' ? ' ' : what[i];
 	appendStringInfo(lines, WAITER "%s " INT64_FORMAT " %d %d %.*s\n", wait->tag, (int64) wait->since,
 					 zklock_publish_identity ? wait->pid : 0, wait->blocker,
 					 zklock_publish_identity ? len : 0, what);

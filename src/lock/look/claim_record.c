@@ -74,8 +74,6 @@ zkl_read_claim(const char *data, int len, ZkClaimRecord *claim)
 {
 	char	   *copy;
 	const char *text;
-	const char *again;
-	bool		same;
 
 	memset(claim, 0, sizeof(*claim));
 	if (len <= 0 || len >= ZKS_DATA_KEPT || memchr(data, '\0', len) != NULL)
@@ -91,8 +89,7 @@ zkl_read_claim(const char *data, int len, ZkClaimRecord *claim)
 	claim->xid = FullTransactionIdFromU64(strtoull(value_of(&text, "xid "), NULL, 10));
 	claim->identity = text;
 
-	again = zkl_write_claim(claim);
-	same = strcmp(again, copy) == 0 && IS_VALID_TIMESTAMP(claim->period) && IS_VALID_TIMESTAMP(claim->since) &&
+	return strcmp(zkl_write_claim(claim), copy) == 0 &&
+		IS_VALID_TIMESTAMP(claim->period) && IS_VALID_TIMESTAMP(claim->since) &&
 		strspn(claim->id, "0123456789abcdef") == ZKL_CLAIM_ID_LEN - 1;
-	return same;
 }

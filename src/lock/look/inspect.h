@@ -1,22 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * inspect.h
- *	  The contenders for a lock: showing them, and removing one.
+ *	  Removing a contender for a lock, whosever it is.
  *
  *-------------------------------------------------------------------------
  */
 #ifndef ZKLOCK_INSPECT_H
 #define ZKLOCK_INSPECT_H
-
-#include "seen_queue.h"
-
-/*
- * Call back for the queue of the lock, then that of the semaphore, with all that
- * stand there.  This takes two round trips.  full is the whole path in
- * ZooKeeper, under zklock.root.  Raises what any call that asks ZooKeeper may
- * raise.
- */
-extern void zkl_look_at_queues(const char *full, ZkShowQueue callback, void *arg);
 
 /*
  * Delete the node of this name, and tell the user and the server's log whose

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * lock_tree.c
- *	  What is locked below a path, or claimed, by whomever.
+ *	  What is locked at a path, or below it, or claimed, by whomever.
  *
  * The tree is walked from its top, some directories at a time: they are listed, and
  * the queues that are found there are read.  What is below them comes next, before
@@ -12,6 +12,9 @@
  *
  * Only what a lock's path may be is walked.  A directory with a contender in it
  * is a lock; all others, and whatever else stands in the tree, are passed over.
+ * A path may also be looked at for itself.  Its list comes from the leader, so that it
+ * has everybody who was there when the call began; those who leave while the nodes are
+ * read are left out.
  * The marks of claims are a tree of the same paths, where each node may be a mark.
  *
  *-------------------------------------------------------------------------
@@ -45,6 +48,9 @@
 static const ZkDepth first_ones = {.first = 2,.most = 10000,.closed = true};
 static const ZkDepth marks = {.first = 1,.most = 1};
 
+/* Of a path for itself all are read, and nothing below it */
+static const ZkDepth all = {.first = INT_MAX,.most = INT_MAX,.closed = true};
+
 /* A directory to be listed */
 typedef struct Task
 {
@@ -59,7 +65,8 @@ typedef struct Walk
 {
 	char	   *top;			/* in ZooKeeper, as Task.dir */
 	int			root_len;		/* of zklock.root, or of the root of marks */
-	bool		marks;			/* of claims are walked, instead of queues */
+	const ZkDepth *depth;		/* one of the above, and so what is walked */
+	bool		closed;			/* the list of a path for itself */
 	ZkShowQueue callback;
 	void	   *arg;
 	MemoryContext context;
@@ -67,7 +74,6 @@ typedef struct Walk
 	MemoryContext row_context;
 	ZkWait		wait;
 	ZkReader	reader;
-	bool		begun;			/* the top has been listed */
 	Task	   *to_list;		/* the next one first */
 	ZkSeenQueue found[2 * MOST_LISTS];	/* to be read, and shown; or marks */
 	int			nfound;
@@ -107,7 +113,7 @@ is_nothing(const Walk *w, const ZkSeenQueue *queue)
 {
 	const ZkSeenContender *first = &queue->list[0];
 
-	if (w->marks)
+	if (w->depth == &marks)
 		return first->rc == ZKS_NO_NODE || (first->read && first->data_len == 0);
 	return queue->single && (queue->n == 0 || !first->read);
 }
@@ -115,20 +121,25 @@ is_nothing(const Walk *w, const ZkSeenQueue *queue)
 static void
 show_queue(Walk *w, const ZkSeenQueue *queue)
 {
+	const char *path = queue->dir + w->root_len;
+	bool		alone = w->depth == &all;
+
+	if (w->closed && queue->list[0].rc != ZKS_NO_NODE && queue->list[0].stat.owner == 0)
+		zkb_raise(ZKS_NO_AUTH, path);
 	for (int i = 0; i < queue->nread; i++)
 	{
 		int			rc = queue->list[i].rc;
 
-		if (rc != ZKS_OK && rc != ZKS_NO_AUTH && rc != ZKS_TOO_LARGE)
-			zkb_raise(rc, queue->dir + w->root_len);
+		if (rc != ZKS_OK && (rc != ZKS_NO_AUTH || (alone && !queue->judged)) && (rc != ZKS_TOO_LARGE || alone))
+			zkb_raise(rc, path);
 	}
 	if (is_nothing(w, queue))
 		return;
-	if (queue->judged && queue->nread == 0 && queue->nlists < LISTS_MAX)
+	if (!alone && queue->judged && queue->nread == 0 && queue->nlists < LISTS_MAX)
 		/* the first is gone: who is it now? */
 		list_later(w, queue->dir, queue->semaphore ? ZKP_SEMAPHORE : ZKP_EXCLUSIVE, queue->nlists + 1);
 	else
-		show(w, queue->dir + w->root_len, queue);
+		show(w, path, queue);
 }
 
 /*-------------------------------------------------------------------------
@@ -181,19 +192,22 @@ take_list(Walk *w, const Task *task, const ZkAnswer *answer)
 				show(w, path, NULL);
 				return;
 			}
+			w->closed = w->depth == &all && answer->rc == ZKS_NO_AUTH;
+			if (w->closed)
+				break;			/* it may be a single node */
 			pg_fallthrough;
 		default:
 			zkb_raise(answer->rc, path[0] != '\0' ? path : "/");
 	}
-	if (task->again == ZKP_NONE)
+	if (task->again == ZKP_NONE && w->depth != &all)
 		find_directories(w, task, answer);
 	if (path[0] == '\0')
 		return;					/* a root is no lock */
-	if (!w->marks && task->again != ZKP_SEMAPHORE)
+	if (w->depth != &marks && task->again != ZKP_SEMAPHORE)
 		find_queue(w, task, answer, false);
-	if (!w->marks && task->again != ZKP_EXCLUSIVE)
+	if (w->depth != &marks && task->again != ZKP_EXCLUSIVE)
 		find_queue(w, task, answer, true);
-	if (w->marks || (answer->nchildren == 0 && task->again == ZKP_NONE))
+	if (w->depth == &marks || (answer->nchildren == 0 && task->again == ZKP_NONE))
 		zkl_take_name(&w->found[w->nfound++], task->dir, NULL);
 }
 
@@ -205,41 +219,35 @@ take_list(Walk *w, const Task *task, const ZkAnswer *answer)
 static ZkReading
 list_some(Walk *w)
 {
-	Task	  **end = &w->to_list;
+	ZkReader   *r = &w->reader;
 	ZkReading	reading = ZKL_READ;
-	Task	   *asked;
+	Task	   *task;
 
-	while (*end != NULL && w->reader.n < MOST_LISTS)
+	for (; w->to_list != NULL && r->n < MOST_LISTS; w->to_list = task->next)
 	{
-		const char *dir = (*end)->dir;
-
-		zkl_ask(&w->reader, zks_list_all(w->reader.patience.session, dir[0] != '\0' ? dir : "/", !w->begun));
-		end = &(*end)->next;
+		task = w->to_list;
+		zkl_ask(r, zks_list_all(r->patience.session, task->dir[0] != '\0' ? task->dir : "/", strcmp(task->dir, w->top) == 0), task);
 	}
 
 	/* what is below is put before the rest */
-	asked = w->to_list;
-	w->to_list = *end;
-	*end = NULL;
-	while (asked != NULL && reading == ZKL_READ)
+	while (r->n > 0)
 	{
 		ZkAnswer	answer;
-		Task	   *task = asked;
 
-		reading = zkl_await_oldest(&w->reader, &answer);
+		reading = zkl_await_oldest(r, &answer);
 		if (reading != ZKL_READ)
 			break;
+		task = r->about[r->first];
 		take_list(w, task, &answer);
-		zkl_drop_oldest(&w->reader);
-		asked = task->next;
+		zkl_drop_oldest(r);
 		pfree(task);
-		w->begun = true;
-		w->reader.last_round = 0;
+		r->last_round = 0;
 	}
-	if (asked != NULL)
+	for (int i = r->n - 1; i >= 0; i--)
 	{
-		*end = w->to_list;		/* those that are left go back */
-		w->to_list = asked;
+		task = r->about[(r->first + i) % ZKL_WINDOW];
+		task->next = w->to_list;	/* those that are left go back */
+		w->to_list = task;
 	}
 	return reading;
 }
@@ -247,7 +255,7 @@ list_some(Walk *w)
 static ZkReading
 read_found(Walk *w)
 {
-	ZkReading	reading = zkl_read_queues(&w->reader, w->found, w->nfound, w->marks ? &marks : &first_ones);
+	ZkReading	reading = zkl_read_queues(&w->reader, w->found, w->nfound, w->depth);
 
 	if (reading != ZKL_READ)
 		return reading;
@@ -275,7 +283,7 @@ walk_on(void *arg)
 
 /* top: in ZooKeeper; may end with a slash */
 static void
-walk(char *top, int root_len, bool of_marks, ZkShowQueue callback, void *arg)
+walk(char *top, int root_len, const ZkDepth *depth, ZkShowQueue callback, void *arg)
 {
 	Walk	   *w = palloc0(sizeof(Walk));
 	int			len = strlen(top);
@@ -284,7 +292,7 @@ walk(char *top, int root_len, bool of_marks, ZkShowQueue callback, void *arg)
 		top[len - 1] = '\0';
 	w->top = top;
 	w->root_len = root_len;
-	w->marks = of_marks;
+	w->depth = depth;
 	w->callback = callback;
 	w->arg = arg;
 	w->context = AllocSetContextCreate(CurrentMemoryContext, "zklock tree", ALLOCSET_DEFAULT_SIZES);
@@ -300,7 +308,13 @@ walk(char *top, int root_len, bool of_marks, ZkShowQueue callback, void *arg)
 void
 zkl_each_path(const char *full, ZkShowQueue callback, void *arg)
 {
-	walk(pstrdup(full), zkb_root_len(zklock_root), false, callback, arg);
+	walk(pstrdup(full), zkb_root_len(zklock_root), &first_ones, callback, arg);
+}
+
+void
+zkl_look_at_queues(const char *full, ZkShowQueue callback, void *arg)
+{
+	walk(pstrdup(full), zkb_root_len(zklock_root), &all, callback, arg);
 }
 
 void
@@ -308,5 +322,5 @@ zkl_each_mark(const char *full, ZkShowQueue callback, void *arg)
 {
 	int			root_len = zkb_root_len(zklock_root);
 
-	walk(zkl_mark_path(full, root_len), root_len + strlen(ZKP_CLAIMS), true, callback, arg);
+	walk(zkl_mark_path(full, root_len), root_len + strlen(ZKP_CLAIMS), &marks, callback, arg);
 }

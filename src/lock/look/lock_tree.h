@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * lock_tree.h
- *	  What is locked below a path, or claimed, by whomever.
+ *	  What is locked at a path, or below it, or claimed, by whomever.
  *
  *-------------------------------------------------------------------------
  */
@@ -19,7 +19,15 @@
 extern void zkl_each_path(const char *full, ZkShowQueue callback, void *arg);
 
 /*
- * The same for the mark of each path that was ever claimed, as a queue of one.  It
+ * Call back for the queue of the lock, then that of the semaphore, with all that
+ * stand there.  This takes two round trips.  full is the whole path in
+ * ZooKeeper, under zklock.root.  Raises what any call that asks ZooKeeper may
+ * raise.
+ */
+extern void zkl_look_at_queues(const char *full, ZkShowQueue callback, void *arg);
+
+/*
+ * The same as zkl_each_path for the mark of each path that was ever claimed, as a queue of one.  It
  * takes a list and a read for each.
  */
 extern void zkl_each_mark(const char *full, ZkShowQueue callback, void *arg);

@@ -65,11 +65,11 @@ zkl_read_in_rounds(ZkReader *r, ZkWait *wait, ZkWaitEvent event, bool (*round) (
 		;
 }
 
-static ZkReading
-await(ZkReader *r, ZkRequest *request, ZkAnswer *answer)
+ZkReading
+zkl_await_oldest(ZkReader *r, ZkAnswer *answer)
 {
 	ZkPatience *p = &r->patience;
-	ZkWaited	waited = zkb_await_answer(p, request, answer);
+	ZkWaited	waited = zkb_await_answer(p, r->requests[r->first], answer);
 
 	if (waited != ZKB_CAME)
 		return waited == ZKB_SESSION_OVER ? ZKL_BROKEN : ZKL_LATE;
@@ -89,22 +89,19 @@ ZkReading
 zkl_ask_apart(ZkReader *r, ZkRequest *request, ZkAnswer *answer)
 {
 	zkl_end_reading(r);
-	zkl_ask(r, request);
+	zkl_ask(r, request, NULL);
 	return zkl_await_oldest(r, answer);
 }
 
 void
-zkl_ask(ZkReader *r, ZkRequest *request)
+zkl_ask(ZkReader *r, ZkRequest *request, void *about)
 {
-	r->requests[(r->first + r->n) % ZKL_WINDOW] = zkb_sent(request);
+	int			last = (r->first + r->n) % ZKL_WINDOW;
+
+	r->requests[last] = zkb_sent(request);
+	r->about[last] = about;
 	r->n++;
 	CHECK_FOR_INTERRUPTS();
-}
-
-ZkReading
-zkl_await_oldest(ZkReader *r, ZkAnswer *answer)
-{
-	return await(r, r->requests[r->first], answer);
 }
 
 void

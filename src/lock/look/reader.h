@@ -22,6 +22,7 @@ typedef struct ZkReader
 	ZkPatience	patience;		/* for the next answer; each gives the one
 								 * after it time */
 	ZkRequest  *requests[ZKL_WINDOW];	/* a ring buffer, from first on */
+	void	   *about[ZKL_WINDOW];	/* the same, as the caller says */
 	int			first;
 	int			n;
 	int64		last_round;		/* when the last one may begin; 0: one begins */
@@ -54,7 +55,7 @@ extern ZkReading zkl_ask_apart(ZkReader *reader, ZkRequest *request, ZkAnswer *a
  * The questions that are answered in the order in which they were asked.  There
  * must be room for another; the oldest is dropped, with its answer.
  */
-extern void zkl_ask(ZkReader *reader, ZkRequest *request);
+extern void zkl_ask(ZkReader *reader, ZkRequest *request, void *about);
 extern ZkReading zkl_await_oldest(ZkReader *reader, ZkAnswer *answer);
 extern void zkl_drop_oldest(ZkReader *reader);
 

@@ -13,7 +13,6 @@
  */
 #include "postgres.h"
 
-#include "backend/node_identity.h"
 #include "backend/settings.h"
 #include "seen_queue.h"
 
@@ -107,30 +106,6 @@ must_read(ZkSeenQueue *queue, const ZkDepth *depth)
 	return !queue->too_many;
 }
 
-/* A contender in some queues, one after the other */
-typedef struct Cursor
-{
-	ZkSeenQueue *queue;
-	int			at;
-} Cursor;
-
-/* The next about which something must be asked; or NULL */
-static ZkSeenContender *
-next_to_ask(Cursor *cursor, const ZkSeenQueue *queues_end)
-{
-	for (; cursor->queue < queues_end; cursor->queue++, cursor->at = 0)
-	{
-		for (cursor->at = Max(cursor->at, cursor->queue->nread); cursor->at < cursor->queue->end;)
-		{
-			ZkSeenContender *contender = &cursor->queue->list[cursor->at++];
-
-			if (contender->ask != NULL)
-				return contender;
-		}
-	}
-	return NULL;
-}
-
 /*
  * A writer of kazoo's or Curator's read-write lock is gone since the list was
  * read.  If it has become a reader with the same number, it is still there.
@@ -171,6 +146,7 @@ take_answer(ZkSeenQueue *queue, ZkSeenContender *contender, const ZkAnswer *answ
 		memcpy(contender->data, answer->data, contender->data_len);
 	*kept += contender->data_len;
 	zkp_read_data(contender->data, contender->data_len, &contender->says);
+	zkb_read_identity(contender->says.identity, contender->says.identity_len, contender->fields);
 	contender->name.owner = answer->stat.owner;
 	contender->name.ours = contender->says.ours;
 	if (queue->by_czxid)
@@ -179,37 +155,52 @@ take_answer(ZkSeenQueue *queue, ZkSeenContender *contender, const ZkAnswer *answ
 		contender->name.mode = ZKP_SHARED;
 }
 
-/* What must be asked about all of them now; some answers ask for more */
-static ZkReading
-ask_about_all(ZkReader *r, ZkSeenQueue *queues, int n, const ZkDepth *depth, size_t *kept, bool *more)
+static void
+ask(ZkReader *r, ZkSeenContender *contender)
 {
-	Cursor		asked = {.queue = queues};
-	Cursor		taken = {.queue = queues};
-	ZkSeenContender *contender;
+	const char *dir = contender->queue->dir;
+	char	   *path = contender->name.name == NULL ? pstrdup(dir) : psprintf("%s/%s", dir, contender->name.name);
 
-	*more = false;
-	while ((contender = next_to_ask(&taken, queues + n)) != NULL)
+	zkl_ask(r, contender->ask(r->patience.session, path), contender);
+	pfree(path);
+}
+
+/* Take answers until no more than this many are due; some ask for more */
+static ZkReading
+take_answers(ZkReader *r, int left, const ZkDepth *depth, size_t *kept)
+{
+	while (r->n > left)
 	{
-		ZkSeenContender *next;
+		ZkSeenContender *contender = r->about[r->first];
 		ZkAnswer	answer;
-		ZkReading	reading;
+		ZkReading	reading = zkl_await_oldest(r, &answer);
 
-		while (r->n < ZKL_WINDOW && (next = next_to_ask(&asked, queues + n)) != NULL)
-		{
-			char	   *path = next->name.name == NULL ? pstrdup(asked.queue->dir) :
-			psprintf("%s/%s", asked.queue->dir, next->name.name);
-
-			zkl_ask(r, next->ask(r->patience.session, path));
-			pfree(path);
-		}
-		reading = zkl_await_oldest(r, &answer);
 		if (reading != ZKL_READ)
 			return reading;
-		take_answer(taken.queue, contender, &answer, depth, kept);
+		take_answer(contender->queue, contender, &answer, depth, kept);
 		zkl_drop_oldest(r);
-		*more |= contender->ask != NULL;
+		if (contender->ask != NULL)
+			ask(r, contender);
 	}
 	return ZKL_READ;
+}
+
+/* Ask about those of the queue that must be read */
+static ZkReading
+read_on(ZkReader *r, ZkSeenQueue *queue, const ZkDepth *depth, size_t *kept)
+{
+	ZkReading	reading = ZKL_READ;
+
+	for (int i = queue->nread; i < queue->end && reading == ZKL_READ; i++)
+	{
+		if (queue->list[i].ask == NULL)
+			continue;
+		reading = take_answers(r, ZKL_WINDOW - 1, depth, kept);
+		queue->list[i].queue = queue;
+		if (reading == ZKL_READ)
+			ask(r, &queue->list[i]);
+	}
+	return reading;
 }
 
 static void
@@ -299,24 +290,23 @@ judge(ZkSeenQueue *queue)
 ZkReading
 zkl_read_queues(ZkReader *r, ZkSeenQueue *queues, int n, const ZkDepth *depth)
 {
+	ZkReading	reading = ZKL_READ;
 	size_t		kept = 0;
 	bool		more;
 
 	zkl_end_reading(r);
 	do
 	{
-		bool		asked_more = true;
-
 		more = false;
-		for (int i = 0; i < n; i++)
-			more |= must_read(&queues[i], depth);
-		while (asked_more)
+		for (int i = 0; i < n && reading == ZKL_READ; i++)
 		{
-			ZkReading	reading = ask_about_all(r, queues, n, depth, &kept, &asked_more);
-
-			if (reading != ZKL_READ)
-				return reading;
+			more |= must_read(&queues[i], depth);
+			reading = read_on(r, &queues[i], depth, &kept);
 		}
+		if (reading == ZKL_READ)
+			reading = take_answers(r, 0, depth, &kept);
+		if (reading != ZKL_READ)
+			return reading;
 		for (int i = 0; i < n; i++)
 		{
 			leave_out_gone(&queues[i]);
@@ -343,17 +333,6 @@ zkl_read_queue(ZkReader *r, const char *dir, bool semaphore, const ZkDepth *dept
 	reading = zkl_read_queues(r, queue, 1, depth);
 	if (!queue->judged)
 		queue->n = 0;
-	for (int i = 0; i < queue->nread; i++)
-	{
-		ZkSeenContender *contender = &queue->list[i];
-		char	   *fields[ZKB_FIELDS];
-
-		if (!contender->says.ours)
-			continue;
-		zkb_read_identity(contender->says.identity, contender->says.identity_len, fields);
-		if (fields[ZKB_FIELD_TAG] != NULL)
-			strlcpy(contender->tag, fields[ZKB_FIELD_TAG], sizeof(contender->tag));
-	}
 	return reading;
 }
 

@@ -8,8 +8,11 @@
 #ifndef ZKLOCK_SEEN_QUEUE_H
 #define ZKLOCK_SEEN_QUEUE_H
 
+#include "backend/node_identity.h"
 #include "reader.h"
 #include "zk/lock_protocol.h"
+
+typedef struct ZkSeenQueue ZkSeenQueue;
 
 typedef struct ZkSeenContender
 {
@@ -18,16 +21,17 @@ typedef struct ZkSeenContender
 	bool		granted;
 	ZkRequest  *(*ask) (ZkSession *session, const char *path);	/* about it, next; NULL:
 																 * no more */
+	ZkSeenQueue *queue;			/* that it is in, from then on */
 	int			rc;				/* of the answer */
 	bool		read;			/* what follows is known */
 	ZkStat		stat;
 	char	   *data;			/* not terminated */
 	int			data_len;
 	ZkpData		says;			/* the same, read */
-	char		tag[ZKP_TAG_LEN];	/* of the backend; "": none of ours */
+	char	   *fields[ZKB_FIELDS]; /* what it says of whose it is */
 } ZkSeenContender;
 
-typedef struct ZkSeenQueue
+struct ZkSeenQueue
 {
 	char	   *dir;
 	bool		semaphore;		/* those for a semaphore, or those for a lock */
@@ -45,7 +49,7 @@ typedef struct ZkSeenQueue
 	int			nread;			/* the first ones */
 	int			end;			/* and those up to here are being read */
 	int			nlists;			/* the caller's */
-} ZkSeenQueue;
+};
 
 /* Shows the queue of a path, which is in UTF-8; NULL: that could not be read */
 typedef void (*ZkShowQueue) (const char *path, const ZkSeenQueue *queue, void *arg);
@@ -81,8 +85,7 @@ extern void zkl_take_name(ZkSeenQueue *queue, const char *dir, const char *name)
 extern ZkReading zkl_read_queues(ZkReader *reader, ZkSeenQueue *queues, int n, const ZkDepth *depth);
 
 /*
- * List and read one, according to the server that we are connected to, with the
- * tags of ours.  If it cannot be judged, it is empty.
+ * List and read one, according to the server that we are connected to.  If it cannot be judged, it is empty.
  */
 extern ZkReading zkl_read_queue(ZkReader *reader, const char *dir, bool semaphore, const ZkDepth *depth,
 								ZkSeenQueue *queue);

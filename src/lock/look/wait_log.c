@@ -95,14 +95,12 @@ zkl_log_end_of_wait(ZkWaitLog *log, bool acquired)
 
 	/* canceled in here, the caller would still have its nodes */
 	HOLD_INTERRUPTS();
-	if (acquired)
-		ereport(LOG,
-				(errmsg("process %d acquired %s after " INT64_FORMAT ".%03d ms", MyProcPid, log->what,
-						waited / ZKS_MS, (int) (waited % ZKS_MS / 1000))));
-	else
-		ereport(LOG,
-				(errmsg("process %d failed to acquire %s after " INT64_FORMAT ".%03d ms", MyProcPid, log->what,
-						waited / ZKS_MS, (int) (waited % ZKS_MS / 1000))));
+	ereport(LOG,
+			acquired ?
+			errmsg("process %d acquired %s after " INT64_FORMAT ".%03d ms",
+				   MyProcPid, log->what, waited / ZKS_MS, (int) (waited % ZKS_MS / 1000)) :
+			errmsg("process %d failed to acquire %s after " INT64_FORMAT ".%03d ms",
+				   MyProcPid, log->what, waited / ZKS_MS, (int) (waited % ZKS_MS / 1000)));
 	RESUME_INTERRUPTS();
 	log->what = NULL;
 }

@@ -388,7 +388,7 @@ zkl_await_turn(Call *c, Place *p)
 		{
 			p->seen = outcome;
 			zkl_search(p->search);
-			zkb_slot_still_waits();
+			zkb_end_slot(zkb_begin_slot()); /* what was counted */
 			if (!is_waiting(p->seen))
 				return p->seen;
 			continue;			/* what came with its last answer woke nobody

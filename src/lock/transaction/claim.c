@@ -137,7 +137,7 @@ make_mark(Talk *talk)
 	{
 		if (slash != NULL)
 			*slash = '\0';
-		zkl_ask(talk->reader, zks_make(talk->reader->patience.session, talk->mark, closed));
+		zkl_ask(talk->reader, zks_make(talk->reader->patience.session, talk->mark, closed), NULL);
 		if (slash == NULL)
 			break;
 		*slash = '/';

@@ -36,6 +36,7 @@
 
 #include "backend/backend_session.h"
 #include "backend/compat.h"
+#include "backend/encoding.h"
 #include "backend/errors.h"
 #include "backend/internals.h"
 #include "backend/path.h"
@@ -211,7 +212,7 @@ path_in_error(const char *dir)
 
 	if (strncmp(dir, zklock_root, root_len) == 0 && dir[root_len] == '/')
 		dir += root_len;
-	return zkb_path_escaped(dir);
+	return zkb_from_utf8_unconverted(dir);
 }
 
 /*
