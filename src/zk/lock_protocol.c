@@ -401,12 +401,17 @@ zkp_comes_next(const char *last, int64_t last_czxid, const char *name, int64_t c
 		czxid - last_czxid < (int64_t) a.seq + 3;
 }
 
+/*
+ * Nobody who waits for a semaphore takes over a number, so two that have the same were
+ * made by hand.  (Those of a lock each let the other go first: see count_before.)
+ */
 bool
 zkp_needs_czxids(const ZkpContender *queue, int n)
 {
 	for (int i = 0; i < n; i++)
 	{
-		if (near_wrap(queue[i].seq))
+		if (near_wrap(queue[i].seq) ||
+			(i > 0 && queue[i].mode == ZKP_SEMAPHORE && queue[i].seq == queue[i - 1].seq))
 			return true;
 	}
 	return false;
@@ -511,48 +516,34 @@ is_waited_for(const ZkpContender *queue, int n, int self, int32_t permits)
  * yet is younger than that list, and its own list does not show a waiter there:
  * those before only get fewer.
  *
- * Of a single place, and where two have one number and each lets the other go
- * first, we do not hold as long as any permits of those before us stand; so that
- * many are watched.  Waiters first: they go least often.  (Of a single place that
- * is the one right before us, and it has nobody to tell.)
+ * Of a single place we do not hold as long as the one right before us stands, which
+ * has nobody to tell.
  */
 static void
 look_at_semaphore(const ZkpContender *queue, int n, int before, int self, int32_t permits,
 				  ZkpView *view)
 {
-	bool		tie = self >= 0 && self < before;
-	int			others = tie ? before - 1 : before;
-
-	if (others < permits)
+	if (before < permits)
 	{
 		view->tell = is_waited_for(queue, n, self, permits);
 		return;
 	}
-	view->need = others - permits + 1;
-	if (permits > 1 && !tie)
+	view->need = before - permits + 1;
+	if (permits == 1)
 	{
-		for (int i = permits; i < before; i++)
-		{
-			if (queue[i].permits != permits)
-				continue;
-			view->watch[0] = i;
-			view->ahead++;
-		}
-		view->first = view->ahead == 0;
-		view->nwatch = !view->first;
+		view->nwatch = 1;
+		view->watch[0] = before - 1;
+		view->next = view->need == 1;
 		return;
 	}
-	for (int waiting = 1; waiting >= 0; waiting--)
+	for (int i = permits; i < before; i++)
 	{
-		for (int i = before - 1; i >= 0 && view->nwatch < permits; i--)
-		{
-			if (i != self && (i >= queue[i].permits) == waiting)
-				view->watch[view->nwatch++] = i;
-		}
+		if (queue[i].permits != permits)
+			continue;
+		view->nwatch = 1;
+		view->watch[0] = i;
+		view->ahead++;
 	}
-
-	/* whose turn an event tells has told nobody of it */
-	view->next = view->need == 1 && permits == 1;
 }
 
 /*
@@ -579,7 +570,7 @@ look_at_lock(const ZkpContender *queue, int before, int self, int own, ZkpMode m
 		if (own >= 0 && i > own && queue[i].mode == ZKP_EXCLUSIVE)
 			view->stuck = true;
 		view->need++;
-		if (view->nwatch < 2)
+		if (view->nwatch < ZKP_MOST_WATCHED)
 			view->watch[view->nwatch++] = i;
 	}
 	if (view->need != 1)
@@ -595,9 +586,6 @@ look_at_lock(const ZkpContender *queue, int before, int self, int own, ZkpMode m
 		(strstr(nearest, "__WRIT__") == NULL && strstr(nearest, "__lock__") == NULL);
 	view->may_soften = mode == ZKP_SHARED && strstr(nearest, "-lock-") != NULL &&
 		has_protection(nearest, (int) strlen(nearest));
-
-	/* whoever turns shared has the lock alone, so nobody is before him then */
-	view->may_be_soft = view->may_soften && view->watch[0] == 0;
 }
 
 void
@@ -606,10 +594,8 @@ zkp_look(const ZkpContender *queue, int n, const char *self, const char *own,
 {
 	int			at = find_name(queue, n, self);
 	int			before = count_before(queue, n, at);
-	int		   *watch = view->watch;
 
 	memset(view, 0, sizeof(*view));
-	view->watch = watch;
 	view->self_seen = at >= 0;
 	if (want->mode == ZKP_SEMAPHORE)
 		look_at_semaphore(queue, n, before, at, want->permits, view);

@@ -63,9 +63,7 @@ zkl_drop_blockers(Call *c, Place *p)
 		if (p->blockers[i].name != NULL)
 			pfree(p->blockers[i].name);
 	}
-	if (p->blockers != NULL)
-		pfree(p->blockers);
-	p->blockers = NULL;
+	memset(p->blockers, 0, sizeof(p->blockers));
 	p->nblockers = 0;
 }
 
@@ -141,47 +139,35 @@ zkl_set_watch(Call *c, Place *p, Blocker *blocker)
 		zkb_raise_no_memory();
 }
 
-static int
-compare_blockers(const void *left, const void *right)
-{
-	return strcmp(((const Blocker *) left)->name, ((const Blocker *) right)->name);
-}
-
 /*
  * Watch those whom the view names, and our own node.  Who was watched before keeps
- * the watch, if it is still of use.  Both lists are sorted, since a semaphore's may
- * be long.
+ * the watch, if it is still of use.
  */
 void
-zkl_watch_queue(Call *c, Place *p, const ListedQueue *queue)
+zkl_watch_queue(Call *c, Place *p)
 {
 	int			n = p->by_changes ? 0 : p->view.nwatch;
-	Blocker    *blockers = palloc0(Max(n, 1) * sizeof(Blocker));
+	Blocker		blockers[ZKP_MOST_WATCHED] = {0};
 
 	for (int i = 0; i < n; i++)
-		blockers[i].name = pstrdup(queue->contenders[p->view.watch[i]].name);
-	qsort(blockers, n, sizeof(Blocker), compare_blockers);
-	for (int i = 0, k = 0; i < n && k < p->nblockers;)
+		blockers[i].name = pstrdup(p->nearest[i]);
+	for (int i = 0; i < n * p->nblockers; i++)
 	{
-		int			order = compare_blockers(&blockers[i], &p->blockers[k]);
+		Blocker    *old = &p->blockers[i / n];
 
-		if (order == 0)
-		{
-			blockers[i].watch = p->blockers[k].watch;
-			p->blockers[k].watch = NULL;
-		}
-		i += order <= 0;
-		k += order >= 0;
+		if (strcmp(blockers[i % n].name, old->name) != 0)
+			continue;
+		blockers[i % n].watch = old->watch;
+		old->watch = NULL;
 	}
 	zkl_drop_blockers(c, p);
-	p->blockers = blockers;
+	memcpy(p->blockers, blockers, sizeof(blockers));
 	p->nblockers = n;
 	zkn_watch(c->session, p->node);
 	for (int i = 0; i < n; i++)
 	{
-		CHECK_FOR_INTERRUPTS();
-		if (!is_of_use(c, &blockers[i]))
-			zkl_set_watch(c, p, &blockers[i]);
+		if (!is_of_use(c, &p->blockers[i]))
+			zkl_set_watch(c, p, &p->blockers[i]);
 	}
 }
 

@@ -133,7 +133,7 @@ our @MUTANTS = (
 	{
 		name => 'place_too_many',
 		what => 'a semaphore with one place more than its holders were told',
-		edits => [ [ 'zk/lock_protocol.c', "\tif (others < permits)\n\t{", "\tif (others <= permits)\n\t{" ] ],
+		edits => [ [ 'zk/lock_protocol.c', "\tif (before < permits)\n\t{", "\tif (before <= permits)\n\t{" ] ],
 		scene => 'places',
 		convicted => [ 'two holders', 'turn' ]
 	},
