@@ -194,60 +194,19 @@ is_our_turn(Call *c, Place *p)
 		zks_is_fresh(&info);
 }
 
-/* What a watch on one of those before us says */
-typedef enum Sign
-{
-	NO_SIGN,
-	NOT_ANSWERED,				/* whether the watch is armed */
-	OUR_TURN,
-	NO_LONGER_WAITS,			/* for a place of a semaphore: it has one, or
-								 * is gone */
-	GONE,						/* but there may be others before us */
-	DATA_CHANGED,				/* to what, a new watch tells */
-	NOT_ARMED					/* the watch failed */
-} Sign;
-
-/*
- * Changes nothing: this is what a grant without a list rests on.  Whether our
- * turn is certain is asked last, since it must not be older than the sign.
- */
-static Sign
-read_sign(Call *c, Place *p, const ZkWatchInfo *watch, uint32 epoch)
-{
-	const ZkpView *view = &p->view;
-	bool		current = watch->epoch == epoch;
-
-	switch (watch->state)
-	{
-		case ZKR_WATCH_PENDING:
-			return NOT_ANSWERED;
-		case ZKR_WATCH_ARMED:
-			if (view->may_soften && watch->stat.says_shared && current && is_our_turn(c, p))
-				return OUR_TURN;
-			return view->ahead > 0 && watch->stat.says_granted ? NO_LONGER_WAITS : NO_SIGN;
-		case ZKR_WATCH_FIRED:
-			if (view->next && current && is_our_turn(c, p))
-				return OUR_TURN;
-			return view->ahead == 1 ? NO_LONGER_WAITS : GONE;
-		case ZKR_WATCH_CHANGED:
-
-			/* who waits for a place of a semaphore says only that it has it */
-			return view->ahead > 0 ? NO_LONGER_WAITS : DATA_CHANGED;
-		case ZKR_WATCH_FAILED:
-			break;
-	}
-	return NOT_ARMED;
-}
-
 /*
  * Look at what the watches on those before us say now, and renew those that
  * have to be.  GRANTED means that, with what the list showed, we know that it is
- * our turn.  Raises if ZooKeeper refused a watch.
+ * our turn.  Whether that is certain is asked last, since it must not be older than
+ * what they say.  Raises if ZooKeeper refused a watch.
  */
 static Verdict
 look_at_blockers(Call *c, Place *p, uint32 epoch)
 {
+	const ZkpView *view = &p->view;
 	Verdict		outcome = WAIT_ON;
+	bool		has_place = false;	/* the waiter for a place of a semaphore
+									 * that is before us; or it is gone */
 
 	for (int i = 0; i < p->nblockers; i++)
 	{
@@ -255,41 +214,45 @@ look_at_blockers(Call *c, Place *p, uint32 epoch)
 		ZkWatchInfo watch;
 
 		zks_watch_info(c->session, blocker->watch, &watch);
-		switch (read_sign(c, p, &watch, epoch))
+		switch (watch.state)
 		{
-			case OUR_TURN:
-				return GRANTED;
-			case NO_LONGER_WAITS:
-
-				/*
-				 * Mostly that makes us the first; from now on we watch the
-				 * directory, which works even if it does not.
-				 */
-				p->by_changes = true;
-				return LIST_AGAIN;
-			case NOT_ARMED:
-				zkl_must_be_open(c, p, watch.rc);
-				pg_fallthrough;
-			case GONE:
+			case ZKR_WATCH_ARMED:
+				if (view->may_soften && watch.stat.says_shared && watch.epoch == epoch && is_our_turn(c, p))
+					return GRANTED;
+				has_place = view->ahead > 0 && watch.stat.says_granted;
+				break;
+			case ZKR_WATCH_FIRED:
+				if (view->next && watch.epoch == epoch && is_our_turn(c, p))
+					return GRANTED;
+				has_place = view->ahead == 1;
 				outcome = LIST_AGAIN;
 				break;
-			case DATA_CHANGED:
-				if (zkl_is_single(c))
+			case ZKR_WATCH_FAILED:
+				zkl_must_be_open(c, p, watch.rc);
+				outcome = LIST_AGAIN;
+				break;
+			case ZKR_WATCH_CHANGED:
+
+				/* who waits for a place says only that it has it */
+				has_place = view->ahead > 0;
+				if (has_place || zkl_is_single(c))
 				{
-					outcome = LIST_AGAIN;	/* and may be another by now */
+					outcome = LIST_AGAIN;	/* a single one may be another */
 					break;
 				}
-				zkl_set_watch(c, p, blocker);
+				zkl_set_watch(c, p, blocker);	/* that tells what is new */
 				pg_fallthrough;
-			case NOT_ANSWERED:
-				if (outcome == WAIT_ON)
-					outcome = WAIT_FOR_ANSWER;
-				break;
-			case NO_SIGN:
-				break;
+			case ZKR_WATCH_PENDING:
+				outcome = Max(outcome, WAIT_FOR_ANSWER);
 		}
 	}
-	return outcome;
+
+	/*
+	 * Mostly that makes us the first; from now on we watch the directory,
+	 * which works even if it does not.
+	 */
+	p->by_changes |= has_place;
+	return has_place ? LIST_AGAIN : outcome;
 }
 
 static Verdict

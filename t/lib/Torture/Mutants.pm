@@ -119,7 +119,7 @@ our @MUTANTS = (
 	{
 		name => 'out_of_turn',
 		what => 'who watches the two before it takes the lock when either of them goes',
-		edits => [ [ 'lock/queue/blockers.c', 'if (view->next && current && is_our_turn(c, p))', 'if (current && is_our_turn(c, p))' ] ],
+		edits => [ [ 'lock/queue/blockers.c', 'if (view->next && watch.epoch == epoch && is_our_turn(c, p))', 'if (watch.epoch == epoch && is_our_turn(c, p))' ] ],
 		scene => 'crowd',
 		convicted => ['turn']
 	},
@@ -229,7 +229,7 @@ our @MUTANTS = (
 			The client library sets all watches again on the new connection, and the server
 			answers with an event for each node that is gone, and for each directory that has
 			changed.  A watch that was not answered when the connection broke has failed.  In
-			each case the list is read again, since read_sign() takes no event of another
+			each case the list is read again, since look_at_blockers() takes no event of another
 			connection for a turn.}
 	},
 	{
