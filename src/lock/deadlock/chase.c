@@ -79,12 +79,11 @@ typedef struct Chase
 	char	   *board;
 	Record	   *records;		/* the first: see OWN_RECORD */
 	int			nrecords;
-	int			nheard;			/* of these: those whose word on waits on
-								 * servers counts */
+	bool		hears_others;	/* what they say of waits on other servers
+								 * counts */
 	ZkSeenQueue *queues;
 	int			nqueues;
 	Party	   *parties;		/* the first: ourselves */
-	int			nfollowed;		/* of these */
 	int			nlocals;
 	ZkGraph		g;				/* has parties and local waits from the
 								 * beginning, and queues in the end */
@@ -117,7 +116,7 @@ list_board(Chase *c, bool *listed)
 			.stat.owner = c->parties[0].owner,.says = *c->from->says
 	};
 	strlcpy(c->records[OWN_RECORD].says_name.tag, c->parties[0].tag, ZKP_TAG_LEN);
-	c->nheard = c->nrecords = OWN_RECORD + 1;
+	c->nrecords = OWN_RECORD + 1;
 	for (int i = 0; i < n; i++)
 	{
 		Record	   *record = &c->records[c->nrecords];
@@ -325,6 +324,8 @@ follow_to_queue(Chase *c, int at)
 	ZkReading	reading = ZKL_READ;
 	int			q;
 
+	if (c->g.parties[at].queue >= 0)
+		return ZKL_READ;
 	if (at > 0)
 		reading = read_records(c, c->parties[at].tag);
 	if (reading != ZKL_READ)
@@ -352,45 +353,23 @@ follow_to_queue(Chase *c, int at)
 	return reading;
 }
 
-/*
- * All whom we wait for, directly or through others.  This goes on where it ended
- * before.
- */
+/* All whom we wait for, directly or through others */
 static ZkReading
 follow_all(Chase *c)
 {
-	for (; c->nfollowed < c->g.nparties; c->nfollowed++)
-	{
-		int			at = c->nfollowed;
-		ZkReading	reading;
+	ZkReading	reading = c->hears_others ? read_records(c, NULL) : ZKL_READ;
 
+	c->nlocals = 0;				/* what we know ourselves is looked at last */
+	for (int at = 0; reading == ZKL_READ && at < c->g.nparties; at++)
+	{
 		CHECK_FOR_INTERRUPTS();
 		if (c->reader->patience.go_on != NULL && !c->reader->patience.go_on(c->reader->patience.arg))
 			return ZKL_LATE;
 		reading = follow_to_queue(c, at);
-		if (reading != ZKL_READ)
-			return reading;
-		follow_told(c, at, OWN_RECORD + 1, c->nheard);
+		if (c->hears_others)
+			follow_told(c, at, OWN_RECORD + 1, c->nrecords);
 	}
-	return ZKL_READ;
-}
-
-/* What the waits are on other servers, and all that follows from these */
-static ZkReading
-follow_others(Chase *c)
-{
-	ZkReading	reading = read_records(c, NULL);
-
-	if (reading != ZKL_READ)
-		return reading;
-	c->nlocals = 0;				/* what we know ourselves is looked at again */
-	for (int at = 0; at < c->nfollowed; at++)
-	{
-		CHECK_FOR_INTERRUPTS();
-		follow_told(c, at, c->nheard, c->nrecords);
-	}
-	c->nheard = c->nrecords;
-	return follow_all(c);
+	return reading;
 }
 
 /*-------------------------------------------------------------------------
@@ -715,19 +694,16 @@ zkl_chase(ZkReader *reader, const ZkChaseFrom *from, ZkCycle **cycle, bool *list
 	c.board = zkl_board(from->says->dir, from->root_len);
 	(void) get_party(&c, zkb_own_tag(), before.session_id, from->says->identity, from->says->identity_len);
 	reading = list_board(&c, listed);
-	if (reading == ZKL_READ)
-		reading = follow_all(&c);
 
 	/*
 	 * The word of other servers may be that of thousands.  It is asked for
 	 * only where we do not know enough without it.  So a cycle that does not
 	 * need it is proven at once, and not hidden by one that does.
 	 */
-	if (reading == ZKL_READ)
-		*cycle = find_cycle(&c);
-	if (reading == ZKL_READ && *cycle == NULL && c.g.nparties > 1)
+	for (int i = 0; i < 2 && reading == ZKL_READ && *cycle == NULL; i++)
 	{
-		reading = follow_others(&c);
+		c.hears_others = i > 0 && c.g.nparties > 1;
+		reading = follow_all(&c);
 		if (reading == ZKL_READ)
 			*cycle = find_cycle(&c);
 	}
