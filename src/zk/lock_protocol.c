@@ -29,6 +29,7 @@
 #include "lock_protocol.h"
 
 #define SEMAPHORE			"-semaphore-"
+#define HEX_DIGITS			"0123456789abcdef"
 
 /* The longer of two markers that end alike comes first */
 static const struct
@@ -54,12 +55,6 @@ static bool
 is_digit(char c)
 {
 	return c >= '0' && c <= '9';
-}
-
-static bool
-is_hex(char c)
-{
-	return is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
 }
 
 /*
@@ -108,14 +103,10 @@ ends_with(const char *name, int len, const char *marker)
 static bool
 is_recipe_prefix(const char *name, int len)
 {
-	if (len < 4 || name[0] != 'x' || name[1] != '-' || name[len - 1] != '-')
-		return false;
-	for (int i = 2; i < len - 1; i++)
-	{
-		if (!is_hex(name[i]) && !(i == 2 && name[i] == '-'))
-			return false;
-	}
-	return true;
+	const char *id = name + (len > 3 && name[2] == '-' ? 3 : 2);
+
+	return len >= 4 && memcmp(name, "x-", 2) == 0 && name[len - 1] == '-' &&
+		id + strspn(id, HEX_DIGITS "ABCDEF") >= name + len - 1;
 }
 
 static int
@@ -238,11 +229,8 @@ zkp_parse_record(const char *name, ZkpRecordName *record)
 	int32_t		number;
 	int			before = split_number(name, (int) strlen(name), false, &number);
 
-	for (int i = 0; i < tag_len; i++)
-	{
-		if (!is_digit(name[i]) && !(name[i] >= 'a' && name[i] <= 'f'))
-			return false;
-	}
+	if ((int) strspn(name, HEX_DIGITS) < tag_len)
+		return false;
 	memcpy(record->tag, name, tag_len);
 	record->tag[tag_len] = '\0';
 	record->names_others = name[tag_len] == '+';

@@ -69,7 +69,6 @@ typedef struct Party
 	int64		owner;
 	int			record;			/* index; -1: none */
 	const char *identity;
-	int			identity_len;
 } Party;
 
 typedef struct Chase
@@ -242,7 +241,7 @@ get_party(Chase *c, const char *tag, int64 owner, const char *identity, int iden
 	c->parties = zkl_grow(c->parties, n, sizeof(Party));
 	c->parties[n] = (Party)
 	{
-		.owner = owner,.record = -1,.identity = identity,.identity_len = identity_len
+		.owner = owner,.record = -1,.identity = pnstrdup(identity, identity_len)
 	};
 	strlcpy(c->parties[n].tag, tag, ZKP_TAG_LEN);
 	return c->g.nparties++;
@@ -275,7 +274,7 @@ follow_told(Chase *c, int at, int first, int end)
 		{
 			if (strcmp(record->says.waits[k].tag, c->parties[at].tag) == 0)
 				add_local(c, at, get_party(c, record->says_name.tag, record->stat.owner, record->says.identity,
-										   record->says.identity_len), i, k);
+										   strlen(record->says.identity)), i, k);
 		}
 	}
 }
@@ -444,7 +443,7 @@ who(const Chase *c, int at, int pid)
 
 	if (at == 0 && pid == 0)
 		pid = MyProcPid;
-	return zkb_who(party->identity, party->identity_len, pid, party->owner);
+	return zkb_who(party->identity, strlen(party->identity), pid, party->owner);
 }
 
 static void
@@ -488,8 +487,8 @@ pid_here(const Chase *c, int at)
 	char	   *own[ZKB_FIELDS];
 	char	   *fields[ZKB_FIELDS];
 
-	zkb_read_identity(c->parties[0].identity, c->parties[0].identity_len, own);
-	zkb_read_identity(c->parties[at].identity, c->parties[at].identity_len, fields);
+	zkb_read_identity(c->parties[0].identity, strlen(c->parties[0].identity), own);
+	zkb_read_identity(c->parties[at].identity, strlen(c->parties[at].identity), fields);
 	for (int i = ZKB_FIELD_HOST; i <= ZKB_FIELD_PORT; i++)
 	{
 		if (own[i] == NULL || fields[i] == NULL || strcmp(own[i], fields[i]) != 0)
@@ -512,7 +511,7 @@ tell_cycle(const Chase *c, ZkCycle *cycle)
 	do
 	{
 		const ZkGraphParty *party = &c->g.parties[at];
-		const ZkGraphLocal *local = party->local >= 0 ? &c->g.locals[party->local] : NULL;
+		const ZkGraphLocal *local = party->node.reason->kind == ZKL_LOCAL ? (const ZkGraphLocal *) party->node.reason : NULL;
 
 		if (local != NULL)
 			tell_local(c, local, &lines, &queries);
@@ -552,12 +551,6 @@ add_part(ZkCycle *cycle, const char *text, int version)
 	cycle->checks[cycle->n].path = text;
 
 	cycle->checks[cycle->n++].version = version;
-}
-
-static void
-add_check(ZkCycle *cycle, const char *dir, const char *name, int version)
-{
-	add_part(cycle, psprintf("%s/%s", dir, name), version);
 }
 
 bool
@@ -606,7 +599,7 @@ make_cycle(const Chase *c)
 		const Record *record = &c->records[g->locals[i].record];
 
 		if (g->locals[i].node.evidence && record != &c->records[OWN_RECORD])
-			add_check(cycle, c->board, record->name, record->stat.version);
+			add_part(cycle, psprintf("%s/%s", c->board, record->name), record->stat.version);
 	}
 	cycle->nrecords = cycle->n;
 	for (int q = 0; q < c->nqueues; q++)
@@ -620,8 +613,8 @@ make_cycle(const Chase *c)
 				continue;
 
 			/* who waits has nothing to change, and its data was not read */
-			add_check(cycle, c->queues[q].dir, contender->name.name,
-					  contender->granted ? contender->stat.version : -1);
+			add_part(cycle, psprintf("%s/%s", c->queues[q].dir, contender->name.name),
+					 contender->granted ? contender->stat.version : -1);
 		}
 	}
 
@@ -629,7 +622,7 @@ make_cycle(const Chase *c)
 	for (int i = 1; i < g->nparties; i++)
 	{
 		if (g->parties[i].node.evidence && c->parties[i].record >= 0)
-			add_check(cycle, c->board, c->records[c->parties[i].record].name, -1);
+			add_part(cycle, psprintf("%s/%s", c->board, c->records[c->parties[i].record].name), -1);
 	}
 	cycle->nchecks = cycle->n;
 	for (int i = 0; i < g->nlocals; i++)
@@ -692,7 +685,7 @@ zkl_chase(ZkReader *reader, const ZkChaseFrom *from, ZkCycle **cycle, bool *list
 	*listed = true;
 	before = zks_info(reader->patience.session);
 	c.board = zkl_board(from->says->dir, from->root_len);
-	(void) get_party(&c, zkb_own_tag(), before.session_id, from->says->identity, from->says->identity_len);
+	(void) get_party(&c, zkb_own_tag(), before.session_id, from->says->identity, strlen(from->says->identity));
 	reading = list_board(&c, listed);
 
 	/*

@@ -158,12 +158,17 @@ keep(ZkSearch *s, ZkCycle **kept, ZkCycle *cycle)
 }
 
 void
-zkl_end_search(ZkSearch *s)
+zkl_end_search(ZkSearch **search)
 {
+	ZkSearch   *s = *search;
+
+	if (s == NULL)
+		return;
 	zkl_end_reading(&s->reader);
 	retract(s);
 	forget_candidates(s);
 	pfree(s);
+	*search = NULL;
 }
 
 /*-------------------------------------------------------------------------
@@ -239,7 +244,6 @@ publish(ZkSearch *s)
 	s->says.dir = s->what.dir;
 	s->says.node = pstrdup(node.name);
 	s->says.identity = pstrdup(zkb_identity_lines());
-	s->says.identity_len = strlen(s->says.identity);
 	lines = zkl_record_lines(&s->says);
 	seen = hash_bytes_extended((unsigned char *) lines, (int) strlen(lines), 0);
 	if (seen != s->seen)

@@ -115,8 +115,7 @@ zkl_record_lines(const ZkRecord *record)
 	StringInfoData lines;
 
 	initStringInfo(&lines);
-	appendBinaryStringInfo(&lines, record->identity, record->identity_len);
-	appendStringInfo(&lines, NODE "%s/%s\n", record->dir, record->node);
+	appendStringInfo(&lines, "%s" NODE "%s/%s\n", record->identity, record->dir, record->node);
 	for (int i = 0; i < record->n; i++)
 	{
 		int			before = lines.len;
@@ -193,8 +192,7 @@ zkl_read_record(const char *data, int len, ZkRecord *record)
 		return false;
 	text = pnstrdup(says.identity, says.identity_len);	/* up to a NUL */
 
-	record->identity = pnstrdup(text, strlen(text));
-	record->identity_len = strlen(text);
+	record->identity = pstrdup(text);
 	for (char *line = text; line != NULL;)
 	{
 		char	   *end = strchr(line, '\n');

@@ -18,8 +18,7 @@ typedef struct ZkRecord
 {
 	const char *dir;			/* where the author waits */
 	const char *node;			/* its node there */
-	const char *identity;		/* of the author; not terminated */
-	int			identity_len;
+	const char *identity;		/* of the author */
 	ZkLocalWait *waits;			/* who waits for one of PostgreSQL's locks of
 								 * the author, as the record says; a pid of 0
 								 * and an empty text are not told */

@@ -67,14 +67,6 @@ zkl_drop_blockers(Call *c, Place *p)
 	p->nblockers = 0;
 }
 
-void
-zkl_drop_search(Place *p)
-{
-	if (p->search != NULL)
-		zkl_end_search(p->search);
-	p->search = NULL;
-}
-
 /*
  * ZooKeeper has said this, which is no answer, so that it is asked again; or it is one:
  * it refuses.  "Not now" is as good as no word.  Doubt that comes again and again while
@@ -414,7 +406,7 @@ zkl_end_turn(Call *c, Place *p, Verdict outcome)
 		return;
 	c->in_vain = 0;				/* we get on, however many are left */
 	c->doubted_since = 0;
-	zkl_drop_search(p);
+	zkl_end_search(&p->search);
 	zkl_log_end_of_wait(&c->log, true);
 	c->log.began_at = 0;
 }

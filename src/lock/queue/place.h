@@ -96,7 +96,6 @@ zkl_is_single(const Call *c)
 /* blockers.c */
 extern void zkl_must_be_open(Call *c, Place *p, int rc);
 extern void zkl_drop_blockers(Call *c, Place *p);
-extern void zkl_drop_search(Place *p);
 extern void zkl_set_watch(Call *c, Place *p, Blocker *blocker);
 extern void zkl_watch_queue(Call *c, Place *p);
 extern Verdict zkl_await_turn(Call *c, Place *p);
