@@ -133,20 +133,14 @@ static int32_t
 semaphore_permits(const char *name, int len)
 {
 	int			start = 3 + ZKP_UUID_LEN - 1 + (int) strlen(SEMAPHORE);
-	int64_t		permits = 0;
+	long long	permits;
+	char	   *end;
 
 	if (!has_protection(name, len) || len < start + 2 || name[len - 1] != '-' ||
-		!ends_with(name, start, SEMAPHORE) || name[start] == '0')
+		!ends_with(name, start, SEMAPHORE) || name[start] == '0' || !is_digit(name[start]))
 		return 0;
-	for (int i = start; i < len - 1; i++)
-	{
-		if (!is_digit(name[i]))
-			return 0;
-		permits = permits * 10 + (name[i] - '0');
-		if (permits > INT32_MAX)
-			return 0;
-	}
-	return (int32_t) permits;
+	permits = strtoll(name + start, &end, 10);
+	return end == name + len - 1 && permits <= INT32_MAX ? (int32_t) permits : 0;
 }
 
 /* What the part of a name before the number says */

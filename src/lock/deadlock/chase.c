@@ -593,7 +593,6 @@ make_cycle(const Chase *c)
 	const ZkGraph *g = &c->g;
 	ZkCycle    *cycle = palloc0(sizeof(ZkCycle));
 
-	cycle->context = CurrentMemoryContext;
 	for (int i = 0; i < g->nlocals; i++)
 	{
 		const Record *record = &c->records[g->locals[i].record];
@@ -645,12 +644,11 @@ static ZkCycle *
 find_cycle(Chase *c)
 {
 	ZkGraph    *g = &c->g;
-	int64		grows_up;
 	bool		found;
 
 	if (g->nparties == 1)
 		return NULL;
-	zkl_find_waits(&c->records[OWN_RECORD].says, &grows_up);
+	(void) zkl_find_waits(&c->records[OWN_RECORD].says);
 	for (int at = 0; at < g->nparties; at++)
 		follow_told(c, at, OWN_RECORD, OWN_RECORD + 1);
 	make_queues(c);

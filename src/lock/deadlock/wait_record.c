@@ -70,27 +70,28 @@ is_young(const ZkLocalWait *wait, TimestampTz now, int *ms)
 	return age >= 0 && age < grown_up;
 }
 
-void
-zkl_find_waits(ZkRecord *record, int64 *grows_up)
+int64
+zkl_find_waits(ZkRecord *record)
 {
 	TimestampTz now = GetCurrentTimestamp();
+	int64		grows_up = ZKS_NEVER;
 	int			count = 0;
 	int			ms;
 
-	*grows_up = ZKS_NEVER;
 	record->n = zkl_local_waits(&record->waits, MOST_WAITS);
 	for (int i = 0; i < record->n; i++)
 	{
 		if (is_young(&record->waits[i], now, &ms))
 		{
 			strlcpy(record->waits[i].tag, ZKL_NO_TAG, ZKP_TAG_LEN);
-			*grows_up = Min(*grows_up, zkb_deadline(ms));
+			grows_up = Min(grows_up, zkb_deadline(ms));
 		}
 		else
 			count++;
 	}
 	if (count == 0)
 		record->n = 0;
+	return grows_up;
 }
 
 static void

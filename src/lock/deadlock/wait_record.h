@@ -33,10 +33,10 @@ extern char *zkl_board(const char *dir, int root_len);
 
 /*
  * Who waits for us on this server, for a record of our own.  One that is too young
- * counts only for those that wait for it; if all are, there is none.  grows_up: when
+ * counts only for those that wait for it; if all are, there is none.  Returns when
  * the first of these will count, or ZKS_NEVER.
  */
-extern void zkl_find_waits(ZkRecord *record, int64 *grows_up);
+extern int64 zkl_find_waits(ZkRecord *record);
 
 /*
  * The lines of a record of our own, without the first, which all nodes have;
