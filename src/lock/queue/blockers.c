@@ -50,9 +50,6 @@
 #include "backend/slots.h"
 #include "place.h"
 
-/* This many of those before us are named in an error */
-#define MOST_TOLD		3
-
 void
 zkl_drop_blockers(Call *c, Place *p)
 {
@@ -425,7 +422,7 @@ zkl_tell_blockers(void *arg)
 	if (p == NULL)
 		return NULL;
 	initStringInfo(&text);
-	for (int i = 0; i < p->nblockers && i < MOST_TOLD; i++)
+	for (int i = 0; i < p->nblockers; i++)
 	{
 		ZkWatchInfo watch;
 		ZkpData		says;
