@@ -133,9 +133,10 @@ typedef struct ZkGraph
  * it.
  *
  * From self, waits_for leads around the cycle and back to self, and so do the
- * reasons: that of a party is its local wait, or its contender.  In ZooKeeper a party may be held up through others: from its own
- * contender, they lead over contenders that only wait themselves, such as a
- * writer between readers, to one that is granted, or the one by which self waits.
+ * reasons: that of a party is its local wait, or its contender.  In ZooKeeper a
+ * party may be held up through others: from its own contender, they lead over
+ * contenders that only wait themselves, such as a writer between readers, to one
+ * that is granted, or the one by which self waits.
  *
  * As long as all evidence stands, all parties of the cycle are stuck: each
  * contender that is evidence is there, holds or waits as was said here, and if
