@@ -4,8 +4,8 @@
  *	  without a round trip, commit under the guard and release, while
  *	  connections break, servers lag behind and sessions expire.
  *
- * It follows src/lock/queue/acquire.c (take_turn), src/lock/queue/blockers.c (read_sign,
- * look_at_blockers), src/lock/queue/place.c (zkl_confirm_turn), src/lock/transaction/commit_guard.c,
+ * It follows src/lock/queue/acquire.c (take_turn), src/lock/queue/blockers.c
+ * (look_at_blockers), src/lock/queue/place.c (zkl_confirm_turn), src/lock/transaction/commit_guard.c,
  * and of src/zk/node.c the search for a node whose create was not answered.  The
  * names of steps are theirs.
  *
@@ -412,12 +412,12 @@ await_turn:	/* blocks here until something happens that look_at_watches acts on 
 	/* a thread of its own reads answers: each look is a step by itself */
 	:: d_step { connected[i] && listed == epoch[i] && (near[i] == FIRED || far[i] == FIRED) ->
 			now = epoch[i] };
-		goto read_sign
+		goto look_at_blockers
 	:: connected[i] && (near[i] == FAILED || far[i] == FAILED ||
 			own[i] == FAILED) -> goto list
 	fi;
 
-read_sign:
+look_at_blockers:
 	atomic
 	{
 		if

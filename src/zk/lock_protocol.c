@@ -29,6 +29,7 @@
 #include "lock_protocol.h"
 
 #define SEMAPHORE			"-semaphore-"
+#define HEX_DIGITS			"0123456789abcdef"
 
 /* The longer of two markers that end alike comes first */
 static const struct
@@ -54,12 +55,6 @@ static bool
 is_digit(char c)
 {
 	return c >= '0' && c <= '9';
-}
-
-static bool
-is_hex(char c)
-{
-	return is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
 }
 
 /*
@@ -108,14 +103,10 @@ ends_with(const char *name, int len, const char *marker)
 static bool
 is_recipe_prefix(const char *name, int len)
 {
-	if (len < 4 || name[0] != 'x' || name[1] != '-' || name[len - 1] != '-')
-		return false;
-	for (int i = 2; i < len - 1; i++)
-	{
-		if (!is_hex(name[i]) && !(i == 2 && name[i] == '-'))
-			return false;
-	}
-	return true;
+	const char *id = name + (len > 3 && name[2] == '-' ? 3 : 2);
+
+	return len >= 4 && memcmp(name, "x-", 2) == 0 && name[len - 1] == '-' &&
+		id + strspn(id, HEX_DIGITS "ABCDEF") >= name + len - 1;
 }
 
 static int
@@ -142,20 +133,14 @@ static int32_t
 semaphore_permits(const char *name, int len)
 {
 	int			start = 3 + ZKP_UUID_LEN - 1 + (int) strlen(SEMAPHORE);
-	int64_t		permits = 0;
+	long long	permits;
+	char	   *end;
 
 	if (!has_protection(name, len) || len < start + 2 || name[len - 1] != '-' ||
-		!ends_with(name, start, SEMAPHORE) || name[start] == '0')
+		!ends_with(name, start, SEMAPHORE) || name[start] == '0' || !is_digit(name[start]))
 		return 0;
-	for (int i = start; i < len - 1; i++)
-	{
-		if (!is_digit(name[i]))
-			return 0;
-		permits = permits * 10 + (name[i] - '0');
-		if (permits > INT32_MAX)
-			return 0;
-	}
-	return (int32_t) permits;
+	permits = strtoll(name + start, &end, 10);
+	return end == name + len - 1 && permits <= INT32_MAX ? (int32_t) permits : 0;
 }
 
 /* What the part of a name before the number says */
@@ -238,11 +223,8 @@ zkp_parse_record(const char *name, ZkpRecordName *record)
 	int32_t		number;
 	int			before = split_number(name, (int) strlen(name), false, &number);
 
-	for (int i = 0; i < tag_len; i++)
-	{
-		if (!is_digit(name[i]) && !(name[i] >= 'a' && name[i] <= 'f'))
-			return false;
-	}
+	if ((int) strspn(name, HEX_DIGITS) < tag_len)
+		return false;
 	memcpy(record->tag, name, tag_len);
 	record->tag[tag_len] = '\0';
 	record->names_others = name[tag_len] == '+';
@@ -401,12 +383,17 @@ zkp_comes_next(const char *last, int64_t last_czxid, const char *name, int64_t c
 		czxid - last_czxid < (int64_t) a.seq + 3;
 }
 
+/*
+ * Nobody who waits for a semaphore takes over a number, so two that have the same were
+ * made by hand.  (Those of a lock each let the other go first: see count_before.)
+ */
 bool
 zkp_needs_czxids(const ZkpContender *queue, int n)
 {
 	for (int i = 0; i < n; i++)
 	{
-		if (near_wrap(queue[i].seq))
+		if (near_wrap(queue[i].seq) ||
+			(i > 0 && queue[i].mode == ZKP_SEMAPHORE && queue[i].seq == queue[i - 1].seq))
 			return true;
 	}
 	return false;
@@ -511,48 +498,34 @@ is_waited_for(const ZkpContender *queue, int n, int self, int32_t permits)
  * yet is younger than that list, and its own list does not show a waiter there:
  * those before only get fewer.
  *
- * Of a single place, and where two have one number and each lets the other go
- * first, we do not hold as long as any permits of those before us stand; so that
- * many are watched.  Waiters first: they go least often.  (Of a single place that
- * is the one right before us, and it has nobody to tell.)
+ * Of a single place we do not hold as long as the one right before us stands, which
+ * has nobody to tell.
  */
 static void
 look_at_semaphore(const ZkpContender *queue, int n, int before, int self, int32_t permits,
 				  ZkpView *view)
 {
-	bool		tie = self >= 0 && self < before;
-	int			others = tie ? before - 1 : before;
-
-	if (others < permits)
+	if (before < permits)
 	{
 		view->tell = is_waited_for(queue, n, self, permits);
 		return;
 	}
-	view->need = others - permits + 1;
-	if (permits > 1 && !tie)
+	view->need = before - permits + 1;
+	if (permits == 1)
 	{
-		for (int i = permits; i < before; i++)
-		{
-			if (queue[i].permits != permits)
-				continue;
-			view->watch[0] = i;
-			view->ahead++;
-		}
-		view->first = view->ahead == 0;
-		view->nwatch = !view->first;
+		view->nwatch = 1;
+		view->watch[0] = before - 1;
+		view->next = view->need == 1;
 		return;
 	}
-	for (int waiting = 1; waiting >= 0; waiting--)
+	for (int i = permits; i < before; i++)
 	{
-		for (int i = before - 1; i >= 0 && view->nwatch < permits; i--)
-		{
-			if (i != self && (i >= queue[i].permits) == waiting)
-				view->watch[view->nwatch++] = i;
-		}
+		if (queue[i].permits != permits)
+			continue;
+		view->nwatch = 1;
+		view->watch[0] = i;
+		view->ahead++;
 	}
-
-	/* whose turn an event tells has told nobody of it */
-	view->next = view->need == 1 && permits == 1;
 }
 
 /*
@@ -579,7 +552,7 @@ look_at_lock(const ZkpContender *queue, int before, int self, int own, ZkpMode m
 		if (own >= 0 && i > own && queue[i].mode == ZKP_EXCLUSIVE)
 			view->stuck = true;
 		view->need++;
-		if (view->nwatch < 2)
+		if (view->nwatch < ZKP_MOST_WATCHED)
 			view->watch[view->nwatch++] = i;
 	}
 	if (view->need != 1)
@@ -595,9 +568,6 @@ look_at_lock(const ZkpContender *queue, int before, int self, int own, ZkpMode m
 		(strstr(nearest, "__WRIT__") == NULL && strstr(nearest, "__lock__") == NULL);
 	view->may_soften = mode == ZKP_SHARED && strstr(nearest, "-lock-") != NULL &&
 		has_protection(nearest, (int) strlen(nearest));
-
-	/* whoever turns shared has the lock alone, so nobody is before him then */
-	view->may_be_soft = view->may_soften && view->watch[0] == 0;
 }
 
 void
@@ -606,10 +576,8 @@ zkp_look(const ZkpContender *queue, int n, const char *self, const char *own,
 {
 	int			at = find_name(queue, n, self);
 	int			before = count_before(queue, n, at);
-	int		   *watch = view->watch;
 
 	memset(view, 0, sizeof(*view));
-	view->watch = watch;
 	view->self_seen = at >= 0;
 	if (want->mode == ZKP_SEMAPHORE)
 		look_at_semaphore(queue, n, before, at, want->permits, view);

@@ -113,22 +113,23 @@ typedef struct ZkpData
 } ZkpData;
 
 /* A contender's view of its queue */
+#define ZKP_MOST_WATCHED	2
 typedef struct ZkpView
 {
 	bool		self_seen;		/* our own node is in the queue */
 	int			need;			/* how many of those before us must leave; 0:
 								 * we hold */
-	int			nwatch;			/* whom to watch: indexes into the queue, the */
-	int		   *watch;			/* nearest first; room for the whole queue */
+	int			nwatch;			/* whom to watch: indexes into the queue, the
+								 * nearest first.  Nobody, though some must
+								 * leave: any change of the directory may be
+								 * what we wait for */
+	int			watch[ZKP_MOST_WATCHED];
 	bool		next;			/* once one of the watched is deleted, we hold */
 	bool		may_soften;		/* one exclusive node is before us, and its
-								 * data may change to say that it is shared */
-	bool		may_be_soft;	/* and may already say so */
+								 * data may change to say that it is shared;
+								 * if it is the first of all, it may already
+								 * say so */
 	bool		stuck;			/* one that must leave before us waits for us */
-	bool		first;			/* the first waiter of a semaphore with this
-								 * number of places: nobody is watched, since
-								 * any change of the directory may be what we
-								 * wait for */
 	int			ahead;			/* this many waiters with the same number are
 								 * before us, and the nearest of them is
 								 * watched: look again once it is gone, or
@@ -201,8 +202,8 @@ extern int	zkp_queue(char *const *names, int n, ZkpMode mode, ZkpContender *queu
 extern bool zkp_comes_next(const char *last, int64_t last_czxid, const char *name, int64_t czxid);
 
 /*
- * Whether the numbers do not tell the order.  Then the czxids must be filled
- * in, vanished nodes left out, and the queue sorted again.
+ * Whether the numbers of a queue do not tell the order.  Then the czxids must be
+ * filled in, vanished nodes left out, and the queue sorted again.
  */
 extern bool zkp_needs_czxids(const ZkpContender *queue, int n);
 extern void zkp_sort(ZkpContender *queue, int n);

@@ -257,6 +257,13 @@ wait_of(const Case *c, int party)
 	return p->queue < 0 || c->contenders[p->queue][p->at].granted ? -1 : node_of(p->queue, p->at);
 }
 
+/* What is told of a party of the cycle is a local wait */
+static bool
+is_local(const Case *c, int party)
+{
+	return c->parties[party].node.reason->kind == ZKL_LOCAL;
+}
+
 static uint32_t
 bit_of_wait(const Case *c, int party)
 {
@@ -333,7 +340,7 @@ model(Model *m, const Case *c, Part part)
 	for (int i = 0; i < c->g.nparties; i++)
 	{
 		if (part == CHOSEN && c->parties[i].waits_for >= 0)
-			m->reasons[i] &= c->parties[i].local >= 0 ? bit(c->parties[i].waits_for) : bit_of_wait(c, i);
+			m->reasons[i] &= is_local(c, i) ? bit(c->parties[i].waits_for) : bit_of_wait(c, i);
 		/* others are stuck if their wait is, so they are not tried */
 		if ((m->reasons[i] & (bit(PARTIES) - 1)) != 0)
 			m->tried[m->ntried++] = i;
@@ -554,9 +561,9 @@ walk(const Case *c, const Model *m, uint32_t stuck, int self, int *on_way)
 		if ((seen & bit(at)) != 0 || !p->node.evidence || p->waits_for < 0 || (stuck & bit(at)) == 0)
 			return 0;
 		seen |= bit(at);
-		if (p->local >= 0)
+		if (is_local(c, at))
 		{
-			const ZkGraphLocal *l = &c->locals[p->local];
+			const ZkGraphLocal *l = (const ZkGraphLocal *) p->node.reason;
 
 			nlocal++;
 			if (!l->node.evidence || l->waiter != at || l->holder != p->waits_for)
@@ -621,7 +628,7 @@ check_evidence(const Case *c, uint32_t cycle, int self, int on_way, bool *good)
 	holds(good, (cycle & ~stuck) == 0, c, self, "the evidence does not tell that the cycle is stuck");
 	holds(good, (evidence & ~stuck) == 0, c, self, "some evidence is not stuck because of evidence");
 	holds(good, contenders <= most, c, self, "more evidence than needed");
-	if (!semaphore && c->parties[self].local < 0)
+	if (!semaphore && !is_local(c, self))
 		holds(good, contenders == on_way, c, self, "evidence that is not of the cycle");
 	nsemaphore += semaphore;
 

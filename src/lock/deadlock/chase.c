@@ -69,7 +69,6 @@ typedef struct Party
 	int64		owner;
 	int			record;			/* index; -1: none */
 	const char *identity;
-	int			identity_len;
 } Party;
 
 typedef struct Chase
@@ -79,12 +78,11 @@ typedef struct Chase
 	char	   *board;
 	Record	   *records;		/* the first: see OWN_RECORD */
 	int			nrecords;
-	int			nheard;			/* of these: those whose word on waits on
-								 * servers counts */
+	bool		hears_others;	/* what they say of waits on other servers
+								 * counts */
 	ZkSeenQueue *queues;
 	int			nqueues;
 	Party	   *parties;		/* the first: ourselves */
-	int			nfollowed;		/* of these */
 	int			nlocals;
 	ZkGraph		g;				/* has parties and local waits from the
 								 * beginning, and queues in the end */
@@ -117,7 +115,7 @@ list_board(Chase *c, bool *listed)
 			.stat.owner = c->parties[0].owner,.says = *c->from->says
 	};
 	strlcpy(c->records[OWN_RECORD].says_name.tag, c->parties[0].tag, ZKP_TAG_LEN);
-	c->nheard = c->nrecords = OWN_RECORD + 1;
+	c->nrecords = OWN_RECORD + 1;
 	for (int i = 0; i < n; i++)
 	{
 		Record	   *record = &c->records[c->nrecords];
@@ -243,7 +241,7 @@ get_party(Chase *c, const char *tag, int64 owner, const char *identity, int iden
 	c->parties = zkl_grow(c->parties, n, sizeof(Party));
 	c->parties[n] = (Party)
 	{
-		.owner = owner,.record = -1,.identity = identity,.identity_len = identity_len
+		.owner = owner,.record = -1,.identity = pnstrdup(identity, identity_len)
 	};
 	strlcpy(c->parties[n].tag, tag, ZKP_TAG_LEN);
 	return c->g.nparties++;
@@ -276,7 +274,7 @@ follow_told(Chase *c, int at, int first, int end)
 		{
 			if (strcmp(record->says.waits[k].tag, c->parties[at].tag) == 0)
 				add_local(c, at, get_party(c, record->says_name.tag, record->stat.owner, record->says.identity,
-										   record->says.identity_len), i, k);
+										   strlen(record->says.identity)), i, k);
 		}
 	}
 }
@@ -325,6 +323,8 @@ follow_to_queue(Chase *c, int at)
 	ZkReading	reading = ZKL_READ;
 	int			q;
 
+	if (c->g.parties[at].queue >= 0)
+		return ZKL_READ;
 	if (at > 0)
 		reading = read_records(c, c->parties[at].tag);
 	if (reading != ZKL_READ)
@@ -352,45 +352,23 @@ follow_to_queue(Chase *c, int at)
 	return reading;
 }
 
-/*
- * All whom we wait for, directly or through others.  This goes on where it ended
- * before.
- */
+/* All whom we wait for, directly or through others */
 static ZkReading
 follow_all(Chase *c)
 {
-	for (; c->nfollowed < c->g.nparties; c->nfollowed++)
-	{
-		int			at = c->nfollowed;
-		ZkReading	reading;
+	ZkReading	reading = c->hears_others ? read_records(c, NULL) : ZKL_READ;
 
+	c->nlocals = 0;				/* what we know ourselves is looked at last */
+	for (int at = 0; reading == ZKL_READ && at < c->g.nparties; at++)
+	{
 		CHECK_FOR_INTERRUPTS();
 		if (c->reader->patience.go_on != NULL && !c->reader->patience.go_on(c->reader->patience.arg))
 			return ZKL_LATE;
 		reading = follow_to_queue(c, at);
-		if (reading != ZKL_READ)
-			return reading;
-		follow_told(c, at, OWN_RECORD + 1, c->nheard);
+		if (c->hears_others)
+			follow_told(c, at, OWN_RECORD + 1, c->nrecords);
 	}
-	return ZKL_READ;
-}
-
-/* What the waits are on other servers, and all that follows from these */
-static ZkReading
-follow_others(Chase *c)
-{
-	ZkReading	reading = read_records(c, NULL);
-
-	if (reading != ZKL_READ)
-		return reading;
-	c->nlocals = 0;				/* what we know ourselves is looked at again */
-	for (int at = 0; at < c->nfollowed; at++)
-	{
-		CHECK_FOR_INTERRUPTS();
-		follow_told(c, at, c->nheard, c->nrecords);
-	}
-	c->nheard = c->nrecords;
-	return follow_all(c);
+	return reading;
 }
 
 /*-------------------------------------------------------------------------
@@ -466,7 +444,7 @@ who(const Chase *c, int at, int pid)
 
 	if (at == 0 && pid == 0)
 		pid = MyProcPid;
-	return zkb_who(party->identity, party->identity_len, pid, party->owner);
+	return zkb_who(party->identity, strlen(party->identity), pid, party->owner);
 }
 
 static void
@@ -510,8 +488,8 @@ pid_here(const Chase *c, int at)
 	char	   *own[ZKB_FIELDS];
 	char	   *fields[ZKB_FIELDS];
 
-	zkb_read_identity(c->parties[0].identity, c->parties[0].identity_len, own);
-	zkb_read_identity(c->parties[at].identity, c->parties[at].identity_len, fields);
+	zkb_read_identity(c->parties[0].identity, strlen(c->parties[0].identity), own);
+	zkb_read_identity(c->parties[at].identity, strlen(c->parties[at].identity), fields);
 	for (int i = ZKB_FIELD_HOST; i <= ZKB_FIELD_PORT; i++)
 	{
 		if (own[i] == NULL || fields[i] == NULL || strcmp(own[i], fields[i]) != 0)
@@ -534,7 +512,7 @@ tell_cycle(const Chase *c, ZkCycle *cycle)
 	do
 	{
 		const ZkGraphParty *party = &c->g.parties[at];
-		const ZkGraphLocal *local = party->local >= 0 ? &c->g.locals[party->local] : NULL;
+		const ZkGraphLocal *local = party->node.reason->kind == ZKL_LOCAL ? (const ZkGraphLocal *) party->node.reason : NULL;
 
 		if (local != NULL)
 			tell_local(c, local, &lines, &queries);
@@ -574,12 +552,6 @@ add_part(ZkCycle *cycle, const char *text, int version)
 	cycle->checks[cycle->n].path = text;
 
 	cycle->checks[cycle->n++].version = version;
-}
-
-static void
-add_check(ZkCycle *cycle, const char *dir, const char *name, int version)
-{
-	add_part(cycle, psprintf("%s/%s", dir, name), version);
 }
 
 bool
@@ -622,13 +594,12 @@ make_cycle(const Chase *c)
 	const ZkGraph *g = &c->g;
 	ZkCycle    *cycle = palloc0(sizeof(ZkCycle));
 
-	cycle->context = CurrentMemoryContext;
 	for (int i = 0; i < g->nlocals; i++)
 	{
 		const Record *record = &c->records[g->locals[i].record];
 
 		if (g->locals[i].node.evidence && record != &c->records[OWN_RECORD])
-			add_check(cycle, c->board, record->name, record->stat.version);
+			add_part(cycle, psprintf("%s/%s", c->board, record->name), record->stat.version);
 	}
 	cycle->nrecords = cycle->n;
 	for (int q = 0; q < c->nqueues; q++)
@@ -642,8 +613,8 @@ make_cycle(const Chase *c)
 				continue;
 
 			/* who waits has nothing to change, and its data was not read */
-			add_check(cycle, c->queues[q].dir, contender->name.name,
-					  contender->granted ? contender->stat.version : -1);
+			add_part(cycle, psprintf("%s/%s", c->queues[q].dir, contender->name.name),
+					 contender->granted ? contender->stat.version : -1);
 		}
 	}
 
@@ -651,7 +622,7 @@ make_cycle(const Chase *c)
 	for (int i = 1; i < g->nparties; i++)
 	{
 		if (g->parties[i].node.evidence && c->parties[i].record >= 0)
-			add_check(cycle, c->board, c->records[c->parties[i].record].name, -1);
+			add_part(cycle, psprintf("%s/%s", c->board, c->records[c->parties[i].record].name), -1);
 	}
 	cycle->nchecks = cycle->n;
 	for (int i = 0; i < g->nlocals; i++)
@@ -674,12 +645,11 @@ static ZkCycle *
 find_cycle(Chase *c)
 {
 	ZkGraph    *g = &c->g;
-	int64		grows_up;
 	bool		found;
 
 	if (g->nparties == 1)
 		return NULL;
-	zkl_find_waits(&c->records[OWN_RECORD].says, &grows_up);
+	(void) zkl_find_waits(&c->records[OWN_RECORD].says);
 	for (int at = 0; at < g->nparties; at++)
 		follow_told(c, at, OWN_RECORD, OWN_RECORD + 1);
 	make_queues(c);
@@ -714,21 +684,18 @@ zkl_chase(ZkReader *reader, const ZkChaseFrom *from, ZkCycle **cycle, bool *list
 	*listed = true;
 	before = zks_info(reader->patience.session);
 	c.board = zkl_board(from->says->dir, from->root_len);
-	(void) get_party(&c, zkb_own_tag(), before.session_id, from->says->identity, from->says->identity_len);
+	(void) get_party(&c, zkb_own_tag(), before.session_id, from->says->identity, strlen(from->says->identity));
 	reading = list_board(&c, listed);
-	if (reading == ZKL_READ)
-		reading = follow_all(&c);
 
 	/*
 	 * The word of other servers may be that of thousands.  It is asked for
 	 * only where we do not know enough without it.  So a cycle that does not
 	 * need it is proven at once, and not hidden by one that does.
 	 */
-	if (reading == ZKL_READ)
-		*cycle = find_cycle(&c);
-	if (reading == ZKL_READ && *cycle == NULL && c.g.nparties > 1)
+	for (int i = 0; i < 2 && reading == ZKL_READ && *cycle == NULL; i++)
 	{
-		reading = follow_others(&c);
+		c.hears_others = i > 0 && c.g.nparties > 1;
+		reading = follow_all(&c);
 		if (reading == ZKL_READ)
 			*cycle = find_cycle(&c);
 	}

@@ -35,7 +35,6 @@ typedef struct ZkCycle
 	char	   *detail;			/* a line for each wait */
 	char	   *queries;		/* a line for each process of this server, for
 								 * the server's log */
-	MemoryContext context;		/* of all of it */
 	bool		read_twice;		/* the caller's */
 } ZkCycle;
 
@@ -49,7 +48,7 @@ extern bool zkl_is_same_cycle(const ZkCycle *before, const ZkCycle *now, int wri
 /*
  * ZKL_READ: all was read, and cycle is NULL if we are in none; listed: our
  * record was still there.  Everything is
- * palloc'ed in the current context.  The reader is to be ended by the caller,
+ * palloc'ed in the current context, which is the cycle's.  The reader is to be ended by the caller,
  * in case of an error, too.
  */
 extern ZkReading zkl_chase(ZkReader *reader, const ZkChaseFrom *from, ZkCycle **cycle, bool *listed);

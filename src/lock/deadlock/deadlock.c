@@ -131,7 +131,7 @@ static void
 forget(ZkCycle **kept)
 {
 	if (*kept != NULL)
-		MemoryContextDelete((*kept)->context);
+		MemoryContextDelete(GetMemoryChunkContext(*kept));
 	*kept = NULL;
 }
 
@@ -148,22 +148,18 @@ has_candidate(const ZkSearch *s)
 	return s->candidates[0] != NULL || s->candidates[1] != NULL;
 }
 
-/* A cycle outlives the look that has found it, with all its memory */
-static void
-keep(ZkSearch *s, ZkCycle **kept, ZkCycle *cycle)
-{
-	forget(kept);
-	*kept = cycle;
-	MemoryContextSetParent(cycle->context, GetMemoryChunkContext(s));
-}
-
 void
-zkl_end_search(ZkSearch *s)
+zkl_end_search(ZkSearch **search)
 {
+	ZkSearch   *s = *search;
+
+	if (s == NULL)
+		return;
 	zkl_end_reading(&s->reader);
 	retract(s);
 	forget_candidates(s);
 	pfree(s);
+	*search = NULL;
 }
 
 /*-------------------------------------------------------------------------
@@ -239,7 +235,6 @@ publish(ZkSearch *s)
 	s->says.dir = s->what.dir;
 	s->says.node = pstrdup(node.name);
 	s->says.identity = pstrdup(zkb_identity_lines());
-	s->says.identity_len = strlen(s->says.identity);
 	lines = zkl_record_lines(&s->says);
 	seen = hash_bytes_extended((unsigned char *) lines, (int) strlen(lines), 0);
 	if (seen != s->seen)
@@ -354,7 +349,8 @@ end_cycle(ZkSearch *s, ZkCycle *cycle)
 		if (!counts)
 		{
 			cycle->read_twice = !is_new;
-			keep(s, candidate, cycle);
+			forget(candidate);
+			*candidate = cycle;
 		}
 		if (is_new)
 			return false;
@@ -380,7 +376,9 @@ static bool
 chase_once(ZkSearch *s)
 {
 	ZkReading	reading;
-	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "zklock deadlock search", ALLOCSET_DEFAULT_SIZES);
+
+	/* a cycle outlives the look that has found it, with all its memory */
+	MemoryContext context = AllocSetContextCreate(GetMemoryChunkContext(s), "zklock deadlock search", ALLOCSET_DEFAULT_SIZES);
 	MemoryContext old = MemoryContextSwitchTo(context);
 	ZkNodeInfo	record;
 	ZkChaseFrom from = {
@@ -406,15 +404,15 @@ chase_once(ZkSearch *s)
 		retract(s);				/* somebody deleted it: the next look makes
 								 * another */
 	MemoryContextSwitchTo(old);
-	if (MemoryContextGetParent(context) == old)
-		MemoryContextDelete(context);	/* it was not kept */
+	if (cycle == NULL || (cycle != s->candidates[0] && cycle != s->candidates[1]))
+		MemoryContextDelete(context);
 	return done;
 }
 
 static void
 look(ZkSearch *s)
 {
-	zkl_find_waits(&s->says, &s->grows_up);
+	s->grows_up = zkl_find_waits(&s->says);
 	if (!s->what.holds && s->says.n == 0)
 	{
 		retract(s);

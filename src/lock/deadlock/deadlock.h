@@ -44,9 +44,9 @@ extern int64 zkl_search_due(const ZkSearch *search);
 extern void zkl_search(ZkSearch *search);
 
 /*
- * The wait is over, and what was published about it goes; call this before the
- * contender is given up.  Does not fail.
+ * The wait is over, if there was one, and what was published about it goes; call this
+ * before the contender is given up.  Does not fail.
  */
-extern void zkl_end_search(ZkSearch *search);
+extern void zkl_end_search(ZkSearch **search);
 
 #endif							/* ZKLOCK_DEADLOCK_H */

@@ -193,14 +193,11 @@ static char *
 describe(const LOCKTAG *tag, LOCKMODE mode)
 {
 	StringInfoData text;
-	char	   *what;
 
 	initStringInfo(&text);
 	appendStringInfo(&text, "%s on ", GetLockmodeName(tag->locktag_lockmethodid, mode));
 	DescribeLockTag(&text, tag);
-	what = pstrdup(text.data);
-	pfree(text.data);
-	return what;
+	return text.data;
 }
 
 int

@@ -120,7 +120,7 @@ prepare(ZkGraph *g)
 		ZkGraphParty *p = &g->parties[i];
 
 		prepare_node(&p->node, ZKL_PARTY, true);
-		p->waits_for = p->local = -1;
+		p->waits_for = -1;
 		p->wait = p->queue >= 0 ? &g->queues[p->queue].contenders[p->at] : NULL;
 		if (p->wait != NULL && p->wait->granted)
 			p->wait = NULL;
@@ -467,8 +467,6 @@ mark_cycle(Search *s)
 			ZkGraphParty *p = (ZkGraphParty *) node;
 
 			p->waits_for = (int) (next - s->g->parties);
-			if (node->reason->kind == ZKL_LOCAL)
-				p->local = (int) ((ZkGraphLocal *) node->reason - s->g->locals);
 			next = p;
 		}
 		if (node->from != NULL)
@@ -477,8 +475,8 @@ mark_cycle(Search *s)
 }
 
 /*
- * As many before this one as it has permits: the one on the way, then those that
- * need no further evidence, then those that hold.
+ * As many before this one as it has permits: the one on the way, and the first ones, which
+ * mostly hold.  So those who wait in one queue share their evidence.
  */
 static void
 prove_semaphore(Search *s, ZkGraphContender *c)
@@ -486,23 +484,14 @@ prove_semaphore(Search *s, ZkGraphContender *c)
 	ZkGraphQueue *q = &s->g->queues[c->queue];
 	int			missing = c->permits - (c->node.reason != NULL);
 
-	for (int pass = 0; pass < 3; pass++)
+	for (int i = 0; missing > 0; i++)
 	{
-		for (int i = 0; i < q->n && q->contenders[i].rank <= c->rank && missing > 0; i++)
-		{
-			ZkGraphContender *other = &q->contenders[i];
-			bool		known = other->node.evidence;
+		ZkGraphContender *other = &q->contenders[i];
 
-			if (other == c || !other->node.stuck || &other->node == c->node.reason)
-				continue;
-			if (pass == 0 && other->granted)
-				known |= other->node.reason->evidence;
-			if (pass == 0 ? known : (!known && (pass == 2 || other->granted)))
-			{
-				need(s, &other->node);
-				missing--;
-			}
-		}
+		if (other == c || !other->node.stuck || &other->node == c->node.reason)
+			continue;
+		need(s, &other->node);
+		missing--;
 	}
 }
 

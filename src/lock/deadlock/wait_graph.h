@@ -32,9 +32,9 @@ typedef struct ZkGraphNode
 								 * on the way around the cycle, or beside it;
 								 * NULL: only others before it in the queue of
 								 * a semaphore */
+	ZkGraphKind kind;
 
 	/* the search's own */
-	ZkGraphKind kind;
 	bool		reached;
 	struct ZkGraphNode *from;
 	struct ZkGraphNode *next;
@@ -92,7 +92,6 @@ typedef struct ZkGraphParty
 	/* found */
 	int			waits_for;		/* if it is in the cycle: the next party
 								 * there; or -1 */
-	int			local;			/* by this local wait; or -1: in ZooKeeper */
 
 	/* the search's own */
 	struct ZkGraphContender *wait;
@@ -134,9 +133,10 @@ typedef struct ZkGraph
  * it.
  *
  * From self, waits_for leads around the cycle and back to self, and so do the
- * reasons.  In ZooKeeper a party may be held up through others: from its own
- * contender, they lead over contenders that only wait themselves, such as a
- * writer between readers, to one that is granted, or the one by which self waits.
+ * reasons: that of a party is its local wait, or its contender.  In ZooKeeper a
+ * party may be held up through others: from its own contender, they lead over
+ * contenders that only wait themselves, such as a writer between readers, to one
+ * that is granted, or the one by which self waits.
  *
  * As long as all evidence stands, all parties of the cycle are stuck: each
  * contender that is evidence is there, holds or waits as was said here, and if

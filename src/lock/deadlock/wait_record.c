@@ -71,27 +71,28 @@ is_young(const ZkLocalWait *wait, TimestampTz now, int *ms)
 	return age >= 0 && age < grown_up;
 }
 
-void
-zkl_find_waits(ZkRecord *record, int64 *grows_up)
+int64
+zkl_find_waits(ZkRecord *record)
 {
 	TimestampTz now = GetCurrentTimestamp();
+	int64		grows_up = ZKS_NEVER;
 	int			count = 0;
 	int			ms;
 
-	*grows_up = ZKS_NEVER;
 	record->n = zkl_local_waits(&record->waits, MOST_WAITS);
 	for (int i = 0; i < record->n; i++)
 	{
 		if (is_young(&record->waits[i], now, &ms))
 		{
 			strlcpy(record->waits[i].tag, ZKL_NO_TAG, ZKP_TAG_LEN);
-			*grows_up = Min(*grows_up, zkb_deadline(ms));
+			grows_up = Min(grows_up, zkb_deadline(ms));
 		}
 		else
 			count++;
 	}
 	if (count == 0)
 		record->n = 0;
+	return grows_up;
 }
 
 static void
@@ -112,8 +113,7 @@ zkl_record_lines(const ZkRecord *record)
 	StringInfoData lines;
 
 	initStringInfo(&lines);
-	appendBinaryStringInfo(&lines, record->identity, record->identity_len);
-	appendStringInfo(&lines, NODE "%s/%s\n", record->dir, record->node);
+	appendStringInfo(&lines, "%s" NODE "%s/%s\n", record->identity, record->dir, record->node);
 	for (int i = 0; i < record->n; i++)
 	{
 		int			before = lines.len;
@@ -190,8 +190,7 @@ zkl_read_record(const char *data, int len, ZkRecord *record)
 		return false;
 	text = pnstrdup(says.identity, says.identity_len);	/* up to a NUL */
 
-	record->identity = pnstrdup(text, strlen(text));
-	record->identity_len = strlen(text);
+	record->identity = pstrdup(text);
 	for (char *line = text; line != NULL;)
 	{
 		char	   *end = strchr(line, '\n');

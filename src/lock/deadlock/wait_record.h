@@ -18,8 +18,7 @@ typedef struct ZkRecord
 {
 	const char *dir;			/* where the author waits */
 	const char *node;			/* its node there */
-	const char *identity;		/* of the author; not terminated */
-	int			identity_len;
+	const char *identity;		/* of the author */
 	ZkLocalWait *waits;			/* who waits for one of PostgreSQL's locks of
 								 * the author, as the record says; a pid of 0
 								 * and an empty text are not told */
@@ -34,10 +33,10 @@ extern char *zkl_board(const char *dir, int root_len);
 
 /*
  * Who waits for us on this server, for a record of our own.  One that is too young
- * counts only for those that wait for it; if all are, there is none.  grows_up: when
+ * counts only for those that wait for it; if all are, there is none.  Returns when
  * the first of these will count, or ZKS_NEVER.
  */
-extern void zkl_find_waits(ZkRecord *record, int64 *grows_up);
+extern int64 zkl_find_waits(ZkRecord *record);
 
 /*
  * The lines of a record of our own, without the first, which all nodes have;

@@ -42,34 +42,26 @@
  *-------------------------------------------------------------------------
  */
 
-static void
-free_queue(ListedQueue *queue)
-{
-	if (queue->context != NULL)
-		MemoryContextDelete(queue->context);
-	memset(queue, 0, sizeof(*queue));
-}
-
 /*
  * Where sequence numbers do not tell the order, the creating transactions do.
  * False if somebody in the list may have been replaced by one whom it does not
  * show: a reader in the place of a writer.
  */
 static bool
-put_in_order(Call *c, Place *p, ListedQueue *queue)
+put_in_order(Call *c, Place *p, ZkpContender *contenders, int *n)
 {
 	ZkSeenQueue seen;
 
-	zkl_take_contenders(&seen, p->target->dir, queue->contenders, queue->n);
+	zkl_take_contenders(&seen, p->target->dir, contenders, *n);
 	if (!zkl_read_others(c, p, &seen, 1) || seen.replaced)
 		return false;
-	queue->n = seen.n;
+	*n = seen.n;
 	for (int i = 0; i < seen.n; i++)
 	{
 		if (seen.list[i].rc != ZKS_OK)
 			zkb_raise(seen.list[i].rc, p->target->path);
-		(void) zkp_parse(seen.list[i].name.name, &queue->contenders[i]);
-		queue->contenders[i].czxid = seen.list[i].name.czxid;
+		(void) zkp_parse(seen.list[i].name.name, &contenders[i]);
+		contenders[i].czxid = seen.list[i].name.czxid;
 	}
 	return true;
 }
@@ -120,25 +112,25 @@ warn_of_strangers(Call *c, Place *p, const ZkAnswer *list)
 }
 
 static bool
-judge(Call *c, Place *p, const ZkAnswer *answer, const ZkNodeInfo *node, ListedQueue *queue)
+judge(Call *c, Place *p, const ZkAnswer *answer, const ZkNodeInfo *node)
 {
+	ZkpContender *contenders = palloc_extended(Max(answer->nchildren, 1) * sizeof(ZkpContender),
+											   MCXT_ALLOC_HUGE);
 	ZkNodeInfo	own;
-	int			listed;
+	int			listed = zkp_queue(answer->children, answer->nchildren, c->want.mode, contenders);
+	int			n = zkn_leave_out_unwanted(c->session, p->target->dir, contenders, listed);
 
-	queue->contenders = palloc_extended(Max(answer->nchildren, 1) * sizeof(ZkpContender),
-										MCXT_ALLOC_HUGE);
-	listed = queue->n = zkp_queue(answer->children, answer->nchildren, c->want.mode, queue->contenders);
-	queue->n = zkn_leave_out_unwanted(c->session, p->target->dir, queue->contenders, queue->n);
-	if (zkp_needs_czxids(queue->contenders, queue->n) && !put_in_order(c, p, queue))
+	if (zkp_needs_czxids(contenders, n) && !put_in_order(c, p, contenders, &n))
 		return false;
-	p->view.watch = palloc(Max(queue->n, 1) * sizeof(int));
 	if (p->target->own != NULL)
 		zkn_info(c->session, p->target->own, &own);
-	zkp_look(queue->contenders, queue->n, node != NULL ? node->name : NULL,
+	zkp_look(contenders, n, node != NULL ? node->name : NULL,
 			 p->target->own != NULL ? own.name : NULL, &c->want, &p->view);
+	for (int i = 0; i < p->view.nwatch; i++)
+		p->nearest[i] = contenders[p->view.watch[i]].name;
 
 	/* without what was left out we hold, but others still see us as waiting */
-	p->view.tell |= queue->n < listed && c->want.permits > 1;
+	p->view.tell |= n < listed && c->want.permits > 1;
 	p->alone = p->view.self_seen && listed == 1;
 	if (answer->nstrangers > 0)
 		warn_of_strangers(c, p, answer);
@@ -150,7 +142,7 @@ judge(Call *c, Place *p, const ZkAnswer *answer, const ZkNodeInfo *node, ListedQ
  * False if that is not certain, and the list must be read again.
  */
 static bool
-look_at_queue(Call *c, Place *p, const ZkAnswer *answer, const ZkNodeInfo *node, ListedQueue *queue)
+look_at_queue(Call *c, Place *p, const ZkAnswer *answer, const ZkNodeInfo *node)
 {
 	MemoryContext old;
 	bool		certain;
@@ -158,26 +150,27 @@ look_at_queue(Call *c, Place *p, const ZkAnswer *answer, const ZkNodeInfo *node,
 	/* a node of ours that is gone since then would look like another's */
 	if (zkn_leftovers(c->session, p->target->dir) < p->leftovers)
 		return false;
-	queue->context = AllocSetContextCreate(CurrentMemoryContext, "zklock queue", ALLOCSET_SMALL_SIZES);
-	old = MemoryContextSwitchTo(queue->context);
-	certain = judge(c, p, answer, node, queue);
+	MemoryContextReset(c->listed);
+	old = MemoryContextSwitchTo(c->listed);
+	certain = judge(c, p, answer, node);
 	MemoryContextSwitchTo(old);
 	return certain;
 }
 
 /*
  * Others are before us, and we do not wait.  But if all that is in our way is
- * one exclusive node, its data may say that its holder is a reader now.
+ * one exclusive node, its data may say that its holder is a reader now.  That one had
+ * the lock alone then, so it is the first.
  */
 static Verdict
-look_closer(Call *c, Place *p, const ListedQueue *queue)
+look_closer(Call *c, Place *p)
 {
 	ZkSeenQueue seen;
 	const ZkSeenContender *writer;
 
-	if (!p->view.may_be_soft)
+	if (!p->view.may_soften || p->view.watch[0] > 0)
 		return TAKEN;
-	zkl_take_name(&seen, p->target->dir, queue->contenders[p->view.watch[0]].name);
+	zkl_take_name(&seen, p->target->dir, p->nearest[0]);
 	if (!zkl_read_others(c, p, &seen, 1))
 		return LIST_AGAIN;
 	writer = seen.list;
@@ -207,20 +200,20 @@ raise_deadlock(const char *path)
  * Others are before us.  Give up the later places, and wait here, if we may.
  */
 static Verdict
-stand_in_queue(Call *c, int at, ListedQueue *queue)
+stand_in_queue(Call *c, int at)
 {
 	Place	   *p = &c->places[at];
 	Verdict		outcome;
 
 	if (!c->may_wait)
-		return look_closer(c, p, queue);
+		return look_closer(c, p);
 	if (p->view.stuck)
 		raise_deadlock(p->target->path);
 	zkl_drop_from(c, at + 1);
-	p->by_changes |= p->view.first;
+	p->by_changes |= p->view.nwatch == 0;
 	zkl_begin_to_wait(c, at);
 	zks_gather(c->session);
-	zkl_watch_queue(c, p, queue);
+	zkl_watch_queue(c, p);
 	if (p->by_changes && p->changes == NULL)
 		return LIST_AGAIN;		/* this time with the watch on the directory */
 
@@ -236,7 +229,7 @@ stand_in_queue(Call *c, int at, ListedQueue *queue)
  * LIST_AGAIN if that is not certain, and the leader must be asked.
  */
 static Verdict
-read_list(Call *c, Place *p, ListedQueue *queue)
+read_list(Call *c, Place *p)
 {
 	ZkAnswer	answer;
 	ZkNodeInfo	node;
@@ -246,7 +239,7 @@ read_list(Call *c, Place *p, ListedQueue *queue)
 	zkn_info(c->session, p->node, &node);
 	if (answer.rc != ZKS_OK || node.state != ZKN_PRESENT)
 		return START_AGAIN;
-	if (!look_at_queue(c, p, &answer, &node, queue))
+	if (!look_at_queue(c, p, &answer, &node))
 	{
 		if (!zkl_await_fresh(c, zkb_wait_answer_due(c->wait)))
 			return START_AGAIN;
@@ -291,17 +284,15 @@ take_turn(Call *c, int at)
 		outcome = zkl_confirm_turn(c, at, 1);
 	while (outcome == LIST_AGAIN)
 	{
-		ListedQueue queue = {0};
-
 		if (p->list == NULL)
 			/* after a reconnection, the new server may lag behind */
 			zkl_send_list(c, p, fresh || zks_info(c->session).epoch != p->list_epoch);
-		outcome = read_list(c, p, &queue);
+		outcome = read_list(c, p);
 		if (outcome == LIST_AGAIN)
 			fresh = true;
 		else if (outcome == WAIT_ON)
 		{
-			outcome = stand_in_queue(c, at, &queue);
+			outcome = stand_in_queue(c, at);
 
 			/* nobody has gone, though somebody may have come */
 			if (outcome == LIST_AGAIN && p->view.need >= need)
@@ -310,7 +301,6 @@ take_turn(Call *c, int at)
 		}
 		if (outcome == GRANTED)
 			outcome = zkl_confirm_turn(c, at, 1);
-		free_queue(&queue);
 		zkl_drop_list(c, p);
 	}
 	zkl_end_turn(c, p, outcome);
@@ -361,17 +351,15 @@ look_first(Call *c)
 	{
 		Place	   *p = &c->places[i];
 		ZkAnswer	answer;
-		ListedQueue queue = {0};
 
 		if (!zkl_await_list(c, p, &answer))
 			return START_AGAIN;
 		if (answer.rc == ZKS_NO_NODE)
 			continue;
-		if (!look_at_queue(c, p, &answer, NULL, &queue))
+		if (!look_at_queue(c, p, &answer, NULL))
 			outcome = START_AGAIN;
 		else if (p->view.need > 0)
-			outcome = look_closer(c, p, &queue);
-		free_queue(&queue);
+			outcome = look_closer(c, p);
 	}
 	for (int i = 0; i < c->n; i++)
 		zkl_drop_list(c, &c->places[i]);
@@ -513,6 +501,7 @@ zkl_acquire(ZkTarget *targets, int n, ZkpMode mode, int32 permits, bool may_wait
 	c.want.mode = mode;
 	c.want.permits = permits;
 	c.places = palloc0(n * sizeof(Place));
+	c.listed = AllocSetContextCreate(CurrentMemoryContext, "zklock queue", ALLOCSET_SMALL_SIZES);
 	for (int i = 0; i < n; i++)
 	{
 		c.places[i].call = &c;
@@ -550,6 +539,7 @@ zkl_acquire(ZkTarget *targets, int n, ZkpMode mode, int32 permits, bool may_wait
 	}
 	PG_END_TRY();
 	error_context_stack = context.previous;
+	MemoryContextDelete(c.listed);
 	pfree(c.places);
 	return outcome;
 }

@@ -50,9 +50,6 @@
 #include "backend/slots.h"
 #include "place.h"
 
-/* This many of those before us are named in an error */
-#define MOST_TOLD		3
-
 void
 zkl_drop_blockers(Call *c, Place *p)
 {
@@ -63,18 +60,8 @@ zkl_drop_blockers(Call *c, Place *p)
 		if (p->blockers[i].name != NULL)
 			pfree(p->blockers[i].name);
 	}
-	if (p->blockers != NULL)
-		pfree(p->blockers);
-	p->blockers = NULL;
+	memset(p->blockers, 0, sizeof(p->blockers));
 	p->nblockers = 0;
-}
-
-void
-zkl_drop_search(Place *p)
-{
-	if (p->search != NULL)
-		zkl_end_search(p->search);
-	p->search = NULL;
 }
 
 /*
@@ -141,47 +128,35 @@ zkl_set_watch(Call *c, Place *p, Blocker *blocker)
 		zkb_raise_no_memory();
 }
 
-static int
-compare_blockers(const void *left, const void *right)
-{
-	return strcmp(((const Blocker *) left)->name, ((const Blocker *) right)->name);
-}
-
 /*
  * Watch those whom the view names, and our own node.  Who was watched before keeps
- * the watch, if it is still of use.  Both lists are sorted, since a semaphore's may
- * be long.
+ * the watch, if it is still of use.
  */
 void
-zkl_watch_queue(Call *c, Place *p, const ListedQueue *queue)
+zkl_watch_queue(Call *c, Place *p)
 {
 	int			n = p->by_changes ? 0 : p->view.nwatch;
-	Blocker    *blockers = palloc0(Max(n, 1) * sizeof(Blocker));
+	Blocker		blockers[ZKP_MOST_WATCHED] = {0};
 
 	for (int i = 0; i < n; i++)
-		blockers[i].name = pstrdup(queue->contenders[p->view.watch[i]].name);
-	qsort(blockers, n, sizeof(Blocker), compare_blockers);
-	for (int i = 0, k = 0; i < n && k < p->nblockers;)
+		blockers[i].name = pstrdup(p->nearest[i]);
+	for (int i = 0; i < n * p->nblockers; i++)
 	{
-		int			order = compare_blockers(&blockers[i], &p->blockers[k]);
+		Blocker    *old = &p->blockers[i / n];
 
-		if (order == 0)
-		{
-			blockers[i].watch = p->blockers[k].watch;
-			p->blockers[k].watch = NULL;
-		}
-		i += order <= 0;
-		k += order >= 0;
+		if (strcmp(blockers[i % n].name, old->name) != 0)
+			continue;
+		blockers[i % n].watch = old->watch;
+		old->watch = NULL;
 	}
 	zkl_drop_blockers(c, p);
-	p->blockers = blockers;
+	memcpy(p->blockers, blockers, sizeof(blockers));
 	p->nblockers = n;
 	zkn_watch(c->session, p->node);
 	for (int i = 0; i < n; i++)
 	{
-		CHECK_FOR_INTERRUPTS();
-		if (!is_of_use(c, &blockers[i]))
-			zkl_set_watch(c, p, &blockers[i]);
+		if (!is_of_use(c, &p->blockers[i]))
+			zkl_set_watch(c, p, &p->blockers[i]);
 	}
 }
 
@@ -208,60 +183,19 @@ is_our_turn(Call *c, Place *p)
 		zks_is_fresh(&info);
 }
 
-/* What a watch on one of those before us says */
-typedef enum Sign
-{
-	NO_SIGN,
-	NOT_ANSWERED,				/* whether the watch is armed */
-	OUR_TURN,
-	NO_LONGER_WAITS,			/* for a place of a semaphore: it has one, or
-								 * is gone */
-	GONE,						/* but there may be others before us */
-	DATA_CHANGED,				/* to what, a new watch tells */
-	NOT_ARMED					/* the watch failed */
-} Sign;
-
-/*
- * Changes nothing: this is what a grant without a list rests on.  Whether our
- * turn is certain is asked last, since it must not be older than the sign.
- */
-static Sign
-read_sign(Call *c, Place *p, const ZkWatchInfo *watch, uint32 epoch)
-{
-	const ZkpView *view = &p->view;
-	bool		current = watch->epoch == epoch;
-
-	switch (watch->state)
-	{
-		case ZKR_WATCH_PENDING:
-			return NOT_ANSWERED;
-		case ZKR_WATCH_ARMED:
-			if (view->may_soften && watch->stat.says_shared && current && is_our_turn(c, p))
-				return OUR_TURN;
-			return view->ahead > 0 && watch->stat.says_granted ? NO_LONGER_WAITS : NO_SIGN;
-		case ZKR_WATCH_FIRED:
-			if (view->next && current && is_our_turn(c, p))
-				return OUR_TURN;
-			return view->ahead == 1 ? NO_LONGER_WAITS : GONE;
-		case ZKR_WATCH_CHANGED:
-
-			/* who waits for a place of a semaphore says only that it has it */
-			return view->ahead > 0 ? NO_LONGER_WAITS : DATA_CHANGED;
-		case ZKR_WATCH_FAILED:
-			break;
-	}
-	return NOT_ARMED;
-}
-
 /*
  * Look at what the watches on those before us say now, and renew those that
  * have to be.  GRANTED means that, with what the list showed, we know that it is
- * our turn.  Raises if ZooKeeper refused a watch.
+ * our turn.  Whether that is certain is asked last, since it must not be older than
+ * what they say.  Raises if ZooKeeper refused a watch.
  */
 static Verdict
 look_at_blockers(Call *c, Place *p, uint32 epoch)
 {
+	const ZkpView *view = &p->view;
 	Verdict		outcome = WAIT_ON;
+	bool		has_place = false;	/* the waiter for a place of a semaphore
+									 * that is before us; or it is gone */
 
 	for (int i = 0; i < p->nblockers; i++)
 	{
@@ -269,41 +203,45 @@ look_at_blockers(Call *c, Place *p, uint32 epoch)
 		ZkWatchInfo watch;
 
 		zks_watch_info(c->session, blocker->watch, &watch);
-		switch (read_sign(c, p, &watch, epoch))
+		switch (watch.state)
 		{
-			case OUR_TURN:
-				return GRANTED;
-			case NO_LONGER_WAITS:
-
-				/*
-				 * Mostly that makes us the first; from now on we watch the
-				 * directory, which works even if it does not.
-				 */
-				p->by_changes = true;
-				return LIST_AGAIN;
-			case NOT_ARMED:
-				zkl_must_be_open(c, p, watch.rc);
-				pg_fallthrough;
-			case GONE:
+			case ZKR_WATCH_ARMED:
+				if (view->may_soften && watch.stat.says_shared && watch.epoch == epoch && is_our_turn(c, p))
+					return GRANTED;
+				has_place = view->ahead > 0 && watch.stat.says_granted;
+				break;
+			case ZKR_WATCH_FIRED:
+				if (view->next && watch.epoch == epoch && is_our_turn(c, p))
+					return GRANTED;
+				has_place = view->ahead == 1;
 				outcome = LIST_AGAIN;
 				break;
-			case DATA_CHANGED:
-				if (zkl_is_single(c))
+			case ZKR_WATCH_FAILED:
+				zkl_must_be_open(c, p, watch.rc);
+				outcome = LIST_AGAIN;
+				break;
+			case ZKR_WATCH_CHANGED:
+
+				/* who waits for a place says only that it has it */
+				has_place = view->ahead > 0;
+				if (has_place || zkl_is_single(c))
 				{
-					outcome = LIST_AGAIN;	/* and may be another by now */
+					outcome = LIST_AGAIN;	/* a single one may be another */
 					break;
 				}
-				zkl_set_watch(c, p, blocker);
+				zkl_set_watch(c, p, blocker);	/* that tells what is new */
 				pg_fallthrough;
-			case NOT_ANSWERED:
-				if (outcome == WAIT_ON)
-					outcome = WAIT_FOR_ANSWER;
-				break;
-			case NO_SIGN:
-				break;
+			case ZKR_WATCH_PENDING:
+				outcome = Max(outcome, WAIT_FOR_ANSWER);
 		}
 	}
-	return outcome;
+
+	/*
+	 * Mostly that makes us the first; from now on we watch the directory,
+	 * which works even if it does not.
+	 */
+	p->by_changes |= has_place;
+	return has_place ? LIST_AGAIN : outcome;
 }
 
 static Verdict
@@ -465,7 +403,7 @@ zkl_end_turn(Call *c, Place *p, Verdict outcome)
 		return;
 	c->in_vain = 0;				/* we get on, however many are left */
 	c->doubted_since = 0;
-	zkl_drop_search(p);
+	zkl_end_search(&p->search);
 	zkl_log_end_of_wait(&c->log, true);
 	c->log.began_at = 0;
 }
@@ -484,7 +422,7 @@ zkl_tell_blockers(void *arg)
 	if (p == NULL)
 		return NULL;
 	initStringInfo(&text);
-	for (int i = 0; i < p->nblockers && i < MOST_TOLD; i++)
+	for (int i = 0; i < p->nblockers; i++)
 	{
 		ZkWatchInfo watch;
 		ZkpData		says;

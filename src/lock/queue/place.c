@@ -38,7 +38,7 @@ zkl_drop_list(Call *c, Place *p)
 static void
 drop_place(Call *c, Place *p)
 {
-	zkl_drop_search(p);			/* before the node goes */
+	zkl_end_search(&p->search); /* before the node goes */
 	zkl_drop_list(c, p);
 	zkl_drop_blockers(c, p);
 	if (p->changes != NULL)

@@ -54,9 +54,11 @@ typedef struct Place
 	bool		by_changes;		/* we wait for any change of the directory */
 	ZkWatch    *changes;		/* armed by the list, if so */
 	ZkpView		view;			/* what the last list means for us */
+	const char *nearest[ZKP_MOST_WATCHED];	/* whom to watch, by name; until
+											 * the next list */
 	bool		alone;			/* nobody else was in the queue, as the last
 								 * list or our number said */
-	Blocker    *blockers;
+	Blocker		blockers[ZKP_MOST_WATCHED];
 	int			nblockers;
 	ZkSearch   *search;			/* for a deadlock, while we wait; or NULL */
 	Verdict		seen;			/* meanwhile */
@@ -80,17 +82,10 @@ typedef struct Call
 	int64		seen_czxid;		/* of the node that want.seen_version is of */
 	ZkSession  *session;
 	ZkReader   *reader;			/* of others' nodes; or NULL */
+	MemoryContext listed;		/* of the last list */
 	Place	   *places;
 	int			n;
 } Call;
-
-/* A queue as the last list showed it */
-typedef struct ListedQueue
-{
-	MemoryContext context;		/* of all of it */
-	ZkpContender *contenders;
-	int			n;
-} ListedQueue;
 
 static inline bool
 zkl_is_single(const Call *c)
@@ -101,9 +96,8 @@ zkl_is_single(const Call *c)
 /* blockers.c */
 extern void zkl_must_be_open(Call *c, Place *p, int rc);
 extern void zkl_drop_blockers(Call *c, Place *p);
-extern void zkl_drop_search(Place *p);
 extern void zkl_set_watch(Call *c, Place *p, Blocker *blocker);
-extern void zkl_watch_queue(Call *c, Place *p, const ListedQueue *queue);
+extern void zkl_watch_queue(Call *c, Place *p);
 extern Verdict zkl_await_turn(Call *c, Place *p);
 extern void zkl_begin_to_wait(Call *c, int at);
 extern void zkl_end_turn(Call *c, Place *p, Verdict outcome);

@@ -74,8 +74,6 @@ watch_occupant(Call *c, Place *p)
 	ZkPatience	patience = zkl_patience(c, p);
 	ZkWatchInfo watch;
 
-	if (p->blockers == NULL)
-		p->blockers = palloc0(sizeof(Blocker));
 	p->nblockers = 1;
 	zkl_set_watch(c, p, &p->blockers[0]);
 	do

@@ -119,7 +119,7 @@ our @MUTANTS = (
 	{
 		name => 'out_of_turn',
 		what => 'who watches the two before it takes the lock when either of them goes',
-		edits => [ [ 'lock/queue/blockers.c', 'if (view->next && current && is_our_turn(c, p))', 'if (current && is_our_turn(c, p))' ] ],
+		edits => [ [ 'lock/queue/blockers.c', 'if (view->next && watch.epoch == epoch && is_our_turn(c, p))', 'if (watch.epoch == epoch && is_our_turn(c, p))' ] ],
 		scene => 'crowd',
 		convicted => ['turn']
 	},
@@ -133,7 +133,7 @@ our @MUTANTS = (
 	{
 		name => 'place_too_many',
 		what => 'a semaphore with one place more than its holders were told',
-		edits => [ [ 'zk/lock_protocol.c', "\tif (others < permits)\n\t{", "\tif (others <= permits)\n\t{" ] ],
+		edits => [ [ 'zk/lock_protocol.c', "\tif (before < permits)\n\t{", "\tif (before <= permits)\n\t{" ] ],
 		scene => 'places',
 		convicted => [ 'two holders', 'turn' ]
 	},
@@ -229,7 +229,7 @@ our @MUTANTS = (
 			The client library sets all watches again on the new connection, and the server
 			answers with an event for each node that is gone, and for each directory that has
 			changed.  A watch that was not answered when the connection broke has failed.  In
-			each case the list is read again, since read_sign() takes no event of another
+			each case the list is read again, since look_at_blockers() takes no event of another
 			connection for a turn.}
 	},
 	{
@@ -404,7 +404,7 @@ our @MUTANTS = (
 	{
 		name => 'one_local_look',
 		what => 'who waited for us on our own server when the look began is not looked at again before the cycle is broken',
-		edits => [ [ 'lock/deadlock/chase.c', "\tzkl_find_waits(&c->records[OWN_RECORD].says, &grows_up);\n", "\tgrows_up = 0;\n\t(void) grows_up;\n" ] ],
+		edits => [ [ 'lock/deadlock/chase.c', "\t(void) zkl_find_waits(&c->records[OWN_RECORD].says);\n", '' ] ],
 		test => [ '018_deadlocks', 'who waits for our row gives up while we look' ]
 	},
 	{
