@@ -179,7 +179,7 @@ on_group_created(ZkRequest *r)
 
 		if (r->answer.rc == ZOK)
 		{
-			zkn_name_locked(n, r->op_names[i] + (n->name - n->path));
+			zkn_name_locked(n, r->ops[i].create_op.buf + (n->name - n->path));
 			n->proven_at = r->answer.sent_at;
 		}
 		if (!zkn_called_back_locked(n) || read != NULL)
@@ -192,7 +192,7 @@ on_group_created(ZkRequest *r)
 
 	/* last, since it may be answered at once */
 	if (read != NULL)
-		zkr_read_locked(read, ZOO_EXISTS_OP, r->op_names[0]);
+		zkr_read_locked(read, ZOO_EXISTS_OP, r->ops[0].create_op.buf);
 	free(g);
 }
 

@@ -253,11 +253,11 @@ walk_multi(const unsigned char *frame, int end, const ZkRequest *r)
 			has_reason |= error != ZOK && error != ZRUNTIMEINCONSISTENCY;
 			at += 4;
 		}
-		else if (type != r->op_types[i])
+		else if (type != r->ops[i].type)
 			return false;
 		else if (type == ZOO_CREATE_OP)
 		{
-			at = created_end(frame, at, end, r->op_names[i]);
+			at = created_end(frame, at, end, r->ops[i].create_op.buf);
 			if (at < 0)
 				return false;
 		}

@@ -137,28 +137,18 @@ heartbeat_locked(ZkSession *s, int64_t now)
 	bool		in_doubt = zks_in_doubt(&s->info);
 	bool		at_once = in_doubt && s->due.heartbeat_at < s->info.gap_at;
 	bool		quorum = asks_quorum_locked(s, now) || in_doubt;
-	ZkOp		op = {.type = ZOO_CHECK_OP,.path = "/",.version = -1};
-	ZkRequest  *r;
 
 	if (!zks_usable_locked(s) || s->due.close_by != 0 ||
 		(!at_once && now - s->due.heartbeat_at < heartbeat_interval(s)))
 		return;
 	s->due.heartbeat_at = now;
-	s->due.catch_up_at = 0;
+	s->due.catch_up_at = s->due.catch_up_ms = 0;
 	if (zkn_only_refused_locked(s) && !owner_asks_locked(s))
 	{
 		zks_end_locked(s, ZCLOSING);
 		return;
 	}
-	if (!zkn_beat_locked(s, quorum) && (r = zkr_new_locked(s, NULL, NULL)) != NULL)
-	{
-		r->listener = LISTENER_NONE;
-		r->sync_path = in_doubt ? NULL : "/";
-		if (in_doubt)
-			zkr_multi_locked(r, &op, 1);	/* whatever is said of it */
-		else
-			zkr_read_locked(r, ZOO_EXISTS_OP, "/");
-	}
+	zkn_beat_locked(s, quorum);
 	zkn_heartbeat_locked(s);
 }
 
@@ -169,7 +159,6 @@ beat_early_locked(ZkSession *s, int64_t now)
 	if (s->due.catch_up_at == 0 || now < s->due.catch_up_at)
 		return;
 	s->due.catch_up_at = 0;
-	s->due.caught_up_at = now;
 	if (zks_usable_locked(s))
 		zkn_heartbeat_locked(s);
 }

@@ -266,7 +266,7 @@ zkn_unsure_locked(ZkNode *n, int rc)
 	set_state(n, ZKN_UNSURE);
 	n->rc = rc;
 	if (zks_usable_locked(n->session))
-		zks_catch_up_soon_locked(n->session, zks_now());
+		zks_catch_up_soon_locked(n->session);
 	zkn_doubt_locked(n);
 }
 

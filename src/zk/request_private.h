@@ -56,9 +56,8 @@ struct ZkRequest
 	int			keeps_data;		/* somebody wants to read so much of it */
 	ZkInterest	interest;		/* in which children */
 	int			nops;			/* of a multi, else 0 */
-	int		   *op_types;
-	char	  **op_names;		/* of what a multi created, whole paths; until
-								 * then those asked for */
+	zoo_op_t   *ops;			/* what is created has its whole path in its
+								 * buf, until then the one asked for */
 	zoo_op_result_t *results;
 };
 
