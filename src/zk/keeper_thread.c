@@ -29,7 +29,6 @@
 #include "keeper_thread.h"
 #include "lease.h"
 #include "library_handle.h"
-#include "multi.h"
 #include "nodes.h"
 #include "proof.h"
 #include "resolve.h"
@@ -97,28 +96,6 @@ asks_quorum_locked(ZkSession *s, int64_t now)
 	return asks;
 }
 
-/* Whether the owner has something under way */
-static bool
-owner_asks_locked(ZkSession *s)
-{
-	ZkRequest  *r;
-	ZkWatch    *w;
-
-	if (!TAILQ_EMPTY(&s->requests.answered))
-		return true;			/* it has not taken note of them */
-	TAILQ_FOREACH(r, &s->requests.sent, in_list)
-	{
-		if (r->listener == LISTENER_OWNER)
-			return true;
-	}
-	LIST_FOREACH(w, &s->watches.all, in_list)
-	{
-		if (!w->dropped)
-			return true;
-	}
-	return false;
-}
-
 /*
  * Heartbeats are requests of our own, not the library's pings: of those one
  * learns neither when they were sent nor when they were answered, and none is
@@ -143,7 +120,7 @@ heartbeat_locked(ZkSession *s, int64_t now)
 		return;
 	s->due.heartbeat_at = now;
 	s->due.catch_up_at = s->due.catch_up_ms = 0;
-	if (zkn_only_refused_locked(s) && !owner_asks_locked(s))
+	if (zkn_only_refused_locked(s) && !s->idle.in_use)
 	{
 		zks_end_locked(s, ZCLOSING);
 		return;
@@ -221,7 +198,7 @@ static int64_t
 retirement_due_locked(ZkSession *s)
 {
 	if (s->idle.in_use || s->idle.ms == 0 || s->due.close_by != 0 || s->requests.in_flight > 0 ||
-		zkn_any_locked(s) || owner_asks_locked(s))
+		zkn_any_locked(s))
 		return ZKS_NEVER;
 	return s->idle.since + s->idle.ms * ZKS_MS;
 }

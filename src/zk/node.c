@@ -293,7 +293,7 @@ look(ZkNode *n)
 	if (r == NULL)
 		return;
 	r->sync_path = n->dir;
-	r->interest = n->want.record != NULL ? INTEREST_ALL : INTEREST_CONTENDERS;
+	r->keeps_all = n->want.record != NULL;
 	zkr_read_locked(r, n->style->looks, n->dir);
 }
 
@@ -804,7 +804,7 @@ zkn_any_locked(ZkSession *s)
 		if (!is_remembered(n))
 			return true;
 	}
-	return zkn_any_mark_locked(s);
+	return zkn_any_mark_locked(s, NULL);
 }
 
 void

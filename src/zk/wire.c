@@ -157,10 +157,10 @@ expect_names(ZkWire *w)
 		}
 		if (nnames++ == 0)
 			SSL_set_tlsext_host_name(w->ssl, name);
-		if (zks_tls_verifies_host(w->tls) && X509_VERIFY_PARAM_add1_host(param, name, 0) != 1)
+		if (w->tls->files.verify_host && X509_VERIFY_PARAM_add1_host(param, name, 0) != 1)
 			return false;
 	}
-	if (!zks_tls_verifies_host(w->tls) || nnames > 0)
+	if (!w->tls->files.verify_host || nnames > 0)
 		return true;
 	return literal[0] != '\0' && X509_VERIFY_PARAM_set1_ip_asc(param, literal) == 1;
 }
@@ -454,7 +454,8 @@ zks_wire_lay(ZkTls *tls, int sock, const char *names, int *library_end)
 	if (w == NULL)
 		return NULL;
 	w->inner = -1;
-	w->tls = zks_tls_share(tls);
+	atomic_fetch_add(&tls->owners, 1);
+	w->tls = tls;
 	atomic_init(&w->owners, 2);
 	w->names = strdup(names);
 	w->net = fcntl(sock, F_DUPFD_CLOEXEC, 0);
