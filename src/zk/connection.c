@@ -11,7 +11,6 @@
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -747,11 +746,4 @@ zks_process_locked(ZkSession *s, uint32_t happened)
 		s->sock = -1;			/* another thread may get this number as soon
 								 * as we leave */
 	return verdict;
-}
-
-/* After FRAME_WAIT, without the mutex */
-void
-zks_wait_for_the_rest(void)
-{
-	poll(NULL, 0, 1);
 }

@@ -17,7 +17,8 @@ extern void zks_mend_locked(ZkSession *s);
 extern bool zks_hurry_locked(ZkSession *s);
 extern bool zks_greeted_locked(ZkSession *s);
 extern int64_t zks_prepare_locked(ZkSession *s, int64_t now);
+
+/* After FRAME_WAIT, wait a moment for the rest, without the mutex */
 extern ZkFrameVerdict zks_process_locked(ZkSession *s, uint32_t happened);
-extern void zks_wait_for_the_rest(void);
 
 #endif							/* ZKLOCK_CONNECTION_H */

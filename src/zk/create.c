@@ -39,11 +39,14 @@ typedef struct Group
 	ZkNode	   *nodes[];
 } Group;
 
-/* The create was refused */
+/* The create was refused; or it is not known whether there is a node, and which */
 static void
-refused_create(ZkNode *n, int rc)
+not_created(ZkNode *n, int rc)
 {
-	zkn_absent_locked(n, rc == ZNONODE && n->parent_rc != ZOK ? n->parent_rc : rc);
+	if (rc == ZOK || zks_is_doubtful(rc))
+		zkn_unsure_locked(n, rc);
+	else
+		zkn_absent_locked(n, rc == ZNONODE && n->parent_rc != ZOK ? n->parent_rc : rc);
 }
 
 static void
@@ -62,10 +65,7 @@ on_created(ZkRequest *r)
 		return;
 	}
 	(void) zkn_turn_created_locked(n->session, n->dir, NULL, 0);
-	if (zks_is_doubtful(r->answer.rc))
-		zkn_unsure_locked(n, r->answer.rc);
-	else
-		refused_create(n, r->answer.rc);
+	not_created(n, r->answer.rc);
 }
 
 static void
@@ -184,10 +184,10 @@ on_group_created(ZkRequest *r)
 		}
 		if (!zkn_called_back_locked(n) || read != NULL)
 			continue;
-		if (r->answer.rc == ZOK || zks_is_doubtful(r->answer.rc))
-			zkn_unsure_locked(n, r->answer.rc);
+		if (r->answer.rc == ZOK || zks_is_doubtful(r->answer.rc) || i == failed)
+			not_created(n, r->answer.rc);
 		else
-			refused_create(n, i == failed ? r->answer.rc : ZRUNTIMEINCONSISTENCY);
+			zkn_absent_locked(n, ZRUNTIMEINCONSISTENCY);
 	}
 
 	/* last, since it may be answered at once */
@@ -291,15 +291,13 @@ on_single_created(ZkRequest *r)
 
 	if (!zkn_called_back_locked(n))
 		return;
-	if (created != ZOK && !zks_is_doubtful(created))
-		refused_create(n, created);
-	else if (zkn_is_ours_locked(n, r))
+	if (zkn_is_ours_locked(n, r))
 	{
 		n->proven_at = r->before->answer.sent_at;
 		found(n, r);
 	}
 	else
-		zkn_unsure_locked(n, created);	/* it may have been deleted since */
+		not_created(n, created);	/* or it has been deleted since */
 }
 
 /*

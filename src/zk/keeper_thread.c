@@ -298,7 +298,7 @@ keep(ZkSession *s)
 			zks_process_locked(s, happened) == FRAME_WAIT)
 		{
 			zks_unlock(s);
-			zks_wait_for_the_rest();
+			poll(NULL, 0, 1);
 			zks_lock(s);
 		}
 		expire_locked(s, zks_now());

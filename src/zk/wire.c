@@ -44,9 +44,6 @@
 /* How long to send what the library wrote before it closed its socket */
 #define LAST_WORDS_MS	500
 
-/* Limits how long the gate is held while a server keeps sending */
-#define ROUNDS			16
-
 /* Data from one side that the other has not taken yet */
 typedef struct Load
 {
@@ -340,23 +337,16 @@ carry_in(ZkWire *w)
 static bool
 work(ZkWire *w)
 {
-	bool		moved;
-	int			rounds = 0;
-
 	w->net_events = w->inner_events = 0;
 	ERR_clear_error();
 	if (!w->server_gone && w->stage == CONNECT && !finish_connect(w))
 		return !w->server_gone;
 	if (!w->server_gone && w->stage != CARRY && !secure(w))
 		return !w->server_gone;
-	do
-	{
-		w->net_events = w->inner_events = 0;
-		moved = carry_in(w);
-		if (!w->server_gone)
-			moved |= carry_out(w);
-	} while (moved && ++rounds < ROUNDS && !atomic_load(&w->stop));
-	w->again = moved;
+	w->net_events = w->inner_events = 0;
+	w->again = carry_in(w);
+	if (!w->server_gone)
+		w->again |= carry_out(w);
 
 	if (w->server_gone)
 		return w->in.at < w->in.end;
