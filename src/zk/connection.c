@@ -446,23 +446,6 @@ back_off_locked(ZkSession *s, int64_t now)
 }
 
 /*
- * Somebody waits for a connection.  Returns true if the keeper would sleep
- * longer
- */
-bool
-zks_hurry_locked(ZkSession *s)
-{
-	int64_t		now = zks_now();
-	int64_t		pause = longest_pause(s, now);
-
-	zk_assert(zks_has_mutex(s));
-	if (s->sock >= 0 || s->attempts.next_at <= now + pause)
-		return false;
-	s->attempts.next_at = now + jitter(pause);
-	return true;
-}
-
-/*
  * An attempt has failed, or a connection has ended.  It was of use if it
  * brought an answer, not only a handshake, and nothing that ZooKeeper would
  * not send.
@@ -666,6 +649,8 @@ zks_prepare_locked(ZkSession *s, int64_t now)
 	if (attempting_locked(s) && now >= attempt_until(s))
 		drop_locked(s, ZKS_TROUBLE_OTHER, "connection attempt timed out");
 	forget_closed_socket_locked(s, now);
+	if (s->awaited && s->attempts.next_at > now + longest_pause(s, now))
+		s->attempts.next_at = now + jitter(longest_pause(s, now));
 	if (s->sock < 0 && now < s->attempts.next_at)
 		return s->attempts.next_at;
 	if (!go_on_locked(s, &interest, &tv))

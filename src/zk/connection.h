@@ -14,7 +14,6 @@ extern void zks_trouble_locked(ZkSession *s, ZksTrouble kind, const char *what);
 extern void zks_suspend_locked(ZkSession *s);
 extern void zks_forfeit_locked(ZkSession *s);
 extern void zks_mend_locked(ZkSession *s);
-extern bool zks_hurry_locked(ZkSession *s);
 extern bool zks_greeted_locked(ZkSession *s);
 extern int64_t zks_prepare_locked(ZkSession *s, int64_t now);
 

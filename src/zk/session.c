@@ -242,8 +242,8 @@ zks_await(ZkSession *s, bool *answer_due)
 	s->awaited = true;
 	if (zks_usable_locked(s) || zks_greeted_locked(s))
 		zks_wakeup_lend_locked(&s->wakeup, s->sock);
-	else if (zks_hurry_locked(s))
-		zks_wakeup_wake_keeper(&s->wakeup);
+	else
+		zks_wakeup_wake_keeper(&s->wakeup); /* its pause may be too long */
 	zks_leave(s);
 	return s->wakeup.owner_fd;
 }
