@@ -33,7 +33,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "mark.h"
 #include "mark_private.h"
 #include "operation.h"
 

@@ -53,7 +53,6 @@
 
 #include "lease.h"
 #include "mark_private.h"
-#include "node.h"
 #include "node_private.h"
 #include "nodes.h"
 #include "operation.h"

@@ -17,7 +17,6 @@
 #include <zookeeper/proto.h>
 
 #include "lease.h"
-#include "request.h"
 #include "request_private.h"
 
 /*

@@ -13,7 +13,6 @@
 #include <string.h>
 
 #include "operation.h"
-#include "watch.h"
 #include "watch_private.h"
 
 /* A power of two */
