@@ -401,17 +401,6 @@ new_node(ZkSession *s, const char *dir, const ZkpWant *want, bool parents)
 	return n;
 }
 
-/*
- * The list: those that nobody wants come first, since many a call asks for them, and
- * those that are held may be thousands
- */
-static void
-enlist(ZkNode *n)
-{
-	TAILQ_INSERT_TAIL(&n->session->nodes.all, n, link);
-	n->session->nodes.path_bytes += n->path_bytes;
-}
-
 static bool
 create_locked(ZkNode *const *nodes, int n)
 {
@@ -421,9 +410,14 @@ create_locked(ZkNode *const *nodes, int n)
 	ZkRequest  *r = data == NULL ? NULL : n == 1 ? zkn_request_locked(first, first->style->created) :
 	group_request(nodes, n, on_group_created);
 
+	/*
+	 * in the list those that nobody wants come first, since many a call asks
+	 * for them, and those that are held may be thousands
+	 */
 	for (int i = 0; i < n && r != NULL; i++)
 	{
-		enlist(nodes[i]);
+		TAILQ_INSERT_TAIL(&first->session->nodes.all, nodes[i], link);
+		first->session->nodes.path_bytes += nodes[i]->path_bytes;
 		if (nodes[i]->parents)
 			create_parents(nodes[i], i > 0 ? nodes[i - 1]->dir : "");
 	}
