@@ -11,7 +11,6 @@
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -447,23 +446,6 @@ back_off_locked(ZkSession *s, int64_t now)
 }
 
 /*
- * Somebody waits for a connection.  Returns true if the keeper would sleep
- * longer
- */
-bool
-zks_hurry_locked(ZkSession *s)
-{
-	int64_t		now = zks_now();
-	int64_t		pause = longest_pause(s, now);
-
-	zk_assert(zks_has_mutex(s));
-	if (s->sock >= 0 || s->attempts.next_at <= now + pause)
-		return false;
-	s->attempts.next_at = now + jitter(pause);
-	return true;
-}
-
-/*
  * An attempt has failed, or a connection has ended.  It was of use if it
  * brought an answer, not only a handshake, and nothing that ZooKeeper would
  * not send.
@@ -667,6 +649,8 @@ zks_prepare_locked(ZkSession *s, int64_t now)
 	if (attempting_locked(s) && now >= attempt_until(s))
 		drop_locked(s, ZKS_TROUBLE_OTHER, "connection attempt timed out");
 	forget_closed_socket_locked(s, now);
+	if (s->awaited && s->attempts.next_at > now + longest_pause(s, now))
+		s->attempts.next_at = now + jitter(longest_pause(s, now));
 	if (s->sock < 0 && now < s->attempts.next_at)
 		return s->attempts.next_at;
 	if (!go_on_locked(s, &interest, &tv))
@@ -747,11 +731,4 @@ zks_process_locked(ZkSession *s, uint32_t happened)
 		s->sock = -1;			/* another thread may get this number as soon
 								 * as we leave */
 	return verdict;
-}
-
-/* After FRAME_WAIT, without the mutex */
-void
-zks_wait_for_the_rest(void)
-{
-	poll(NULL, 0, 1);
 }

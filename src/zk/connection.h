@@ -14,10 +14,10 @@ extern void zks_trouble_locked(ZkSession *s, ZksTrouble kind, const char *what);
 extern void zks_suspend_locked(ZkSession *s);
 extern void zks_forfeit_locked(ZkSession *s);
 extern void zks_mend_locked(ZkSession *s);
-extern bool zks_hurry_locked(ZkSession *s);
 extern bool zks_greeted_locked(ZkSession *s);
 extern int64_t zks_prepare_locked(ZkSession *s, int64_t now);
+
+/* After FRAME_WAIT, wait a moment for the rest, without the mutex */
 extern ZkFrameVerdict zks_process_locked(ZkSession *s, uint32_t happened);
-extern void zks_wait_for_the_rest(void);
 
 #endif							/* ZKLOCK_CONNECTION_H */

@@ -39,11 +39,14 @@ typedef struct Group
 	ZkNode	   *nodes[];
 } Group;
 
-/* The create was refused */
+/* The create was refused; or it is not known whether there is a node, and which */
 static void
-refused_create(ZkNode *n, int rc)
+not_created(ZkNode *n, int rc)
 {
-	zkn_absent_locked(n, rc == ZNONODE && n->parent_rc != ZOK ? n->parent_rc : rc);
+	if (rc == ZOK || zks_is_doubtful(rc))
+		zkn_unsure_locked(n, rc);
+	else
+		zkn_absent_locked(n, rc == ZNONODE && n->parent_rc != ZOK ? n->parent_rc : rc);
 }
 
 static void
@@ -62,10 +65,7 @@ on_created(ZkRequest *r)
 		return;
 	}
 	(void) zkn_turn_created_locked(n->session, n->dir, NULL, 0);
-	if (zks_is_doubtful(r->answer.rc))
-		zkn_unsure_locked(n, r->answer.rc);
-	else
-		refused_create(n, r->answer.rc);
+	not_created(n, r->answer.rc);
 }
 
 static void
@@ -179,20 +179,20 @@ on_group_created(ZkRequest *r)
 
 		if (r->answer.rc == ZOK)
 		{
-			zkn_name_locked(n, r->op_names[i] + (n->name - n->path));
+			zkn_name_locked(n, r->ops[i].create_op.buf + (n->name - n->path));
 			n->proven_at = r->answer.sent_at;
 		}
 		if (!zkn_called_back_locked(n) || read != NULL)
 			continue;
-		if (r->answer.rc == ZOK || zks_is_doubtful(r->answer.rc))
-			zkn_unsure_locked(n, r->answer.rc);
+		if (r->answer.rc == ZOK || zks_is_doubtful(r->answer.rc) || i == failed)
+			not_created(n, r->answer.rc);
 		else
-			refused_create(n, i == failed ? r->answer.rc : ZRUNTIMEINCONSISTENCY);
+			zkn_absent_locked(n, ZRUNTIMEINCONSISTENCY);
 	}
 
 	/* last, since it may be answered at once */
 	if (read != NULL)
-		zkr_read_locked(read, ZOO_EXISTS_OP, r->op_names[0]);
+		zkr_read_locked(read, ZOO_EXISTS_OP, r->ops[0].create_op.buf);
 	free(g);
 }
 
@@ -291,15 +291,13 @@ on_single_created(ZkRequest *r)
 
 	if (!zkn_called_back_locked(n))
 		return;
-	if (created != ZOK && !zks_is_doubtful(created))
-		refused_create(n, created);
-	else if (zkn_is_ours_locked(n, r))
+	if (zkn_is_ours_locked(n, r))
 	{
 		n->proven_at = r->before->answer.sent_at;
 		found(n, r);
 	}
 	else
-		zkn_unsure_locked(n, created);	/* it may have been deleted since */
+		not_created(n, created);	/* or it has been deleted since */
 }
 
 /*
@@ -403,17 +401,6 @@ new_node(ZkSession *s, const char *dir, const ZkpWant *want, bool parents)
 	return n;
 }
 
-/*
- * The list: those that nobody wants come first, since many a call asks for them, and
- * those that are held may be thousands
- */
-static void
-enlist(ZkNode *n)
-{
-	TAILQ_INSERT_TAIL(&n->session->nodes.all, n, link);
-	n->session->nodes.path_bytes += n->path_bytes;
-}
-
 static bool
 create_locked(ZkNode *const *nodes, int n)
 {
@@ -423,9 +410,14 @@ create_locked(ZkNode *const *nodes, int n)
 	ZkRequest  *r = data == NULL ? NULL : n == 1 ? zkn_request_locked(first, first->style->created) :
 	group_request(nodes, n, on_group_created);
 
+	/*
+	 * in the list those that nobody wants come first, since many a call asks
+	 * for them, and those that are held may be thousands
+	 */
 	for (int i = 0; i < n && r != NULL; i++)
 	{
-		enlist(nodes[i]);
+		TAILQ_INSERT_TAIL(&first->session->nodes.all, nodes[i], link);
+		first->session->nodes.path_bytes += nodes[i]->path_bytes;
 		if (nodes[i]->parents)
 			create_parents(nodes[i], i > 0 ? nodes[i - 1]->dir : "");
 	}

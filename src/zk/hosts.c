@@ -24,78 +24,16 @@
 /* Of a host name; DNS has no longer ones */
 #define NAME_MAX_LEN	255
 
-/* A part of the list */
-typedef struct Part
-{
-	const char *text;
-	size_t		len;
-} Part;
+/*
+ * For an entry.  The beginning of a longer one is wrong as well, even if another mistake
+ * comes behind that.
+ */
+#define ENTRY_LEN		(2 * NAME_MAX_LEN)
 
 static bool
-consists_of(Part part, const char *characters)
+consists_of(const char *text, const char *characters)
 {
-	for (size_t i = 0; i < part.len; i++)
-	{
-		if (part.text[i] == '\0' || strchr(characters, part.text[i]) == NULL)
-			return false;
-	}
-	return true;
-}
-
-static const char *
-find(Part part, char c)
-{
-	return memchr(part.text, c, part.len);
-}
-
-static Part
-after_first(Part part)
-{
-	part.text++;
-	part.len--;
-	return part;
-}
-
-/* Ends it before this character.  Returns what begins there; empty if it is not there */
-static Part
-split(Part *part, char c)
-{
-	const char *at = find(*part, c);
-	Part		rest = {"", 0};
-
-	if (at != NULL)
-	{
-		rest.text = at;
-		rest.len = part->len - (at - part->text);
-	}
-	part->len -= rest.len;
-	return rest;
-}
-
-static Part
-trim(Part part)
-{
-	while (part.len > 0 && strchr(BLANKS, part.text[0]) != NULL)
-		part = after_first(part);
-	while (part.len > 0 && strchr(BLANKS, part.text[part.len - 1]) != NULL)
-		part.len--;
-	return part;
-}
-
-/* What follows the host: nothing, or a colon and the port */
-static const char *
-check_port(Part rest, int *port)
-{
-	*port = ZKS_HOSTS_PORT;
-	if (rest.len == 0)
-		return NULL;
-	if (rest.text[0] != ':')
-		return "A closing bracket is not followed by a colon and a port.";
-	rest = after_first(rest);
-	*port = rest.len <= 5 ? atoi(rest.text) : 0;
-	if (!consists_of(rest, DIGITS) || *port < 1 || *port > 65535)
-		return "A port is not a number from 1 to 65535.";
-	return NULL;
+	return text[strspn(text, characters)] == '\0';
 }
 
 /*
@@ -103,87 +41,99 @@ check_port(Part rest, int *port)
  * only in one
  */
 static const char *
-check_address(Part address, char *servers)
+check_address(const char *address, char *servers)
 {
-	Part		zone = split(&address, '%');
+	const char *zone = strchrnul(address, '%');
 	char		text[INET6_ADDRSTRLEN];
 	struct in6_addr binary;
 
-	snprintf(text, sizeof(text), "%.*s", (int) address.len, address.text);
-	if (address.len >= sizeof(text) || inet_pton(AF_INET6, text, &binary) != 1 ||
-		zone.len > NAME_MAX_LEN || !consists_of(zone, NAME_CHARACTERS "%"))
+	snprintf(text, sizeof(text), "%.*s", (int) (zone - address), address);
+	if (zone - address >= (int) sizeof(text) || inet_pton(AF_INET6, text, &binary) != 1 ||
+		strlen(zone) > NAME_MAX_LEN || !consists_of(zone, NAME_CHARACTERS "%"))
 		return "The text in brackets is not an IPv6 address.";
 	(void) inet_ntop(AF_INET6, &binary, text, sizeof(text));
-	sprintf(servers, "[%s%.*s]", text, (int) zone.len, zone.text);
+	sprintf(servers, "[%s%s]", text, zone);
 	return NULL;
 }
 
 static const char *
-check_name(Part name, char *servers)
+check_name(const char *name, char *servers)
 {
-	if (name.len == 0)
+	if (name[0] == '\0')
 		return "A host name is empty.";
-	if (name.len > NAME_MAX_LEN)
+	if (strlen(name) > NAME_MAX_LEN)
 		return "A host name is longer than 255 bytes.";
 	if (!consists_of(name, NAME_CHARACTERS))
 		return "A host name contains an invalid character.";
-	for (size_t i = 0; i < name.len; i++)
-		*servers++ = name.text[i] >= 'A' && name.text[i] <= 'Z' ?
-			name.text[i] - 'A' + 'a' : name.text[i];
+	for (; *name != '\0'; name++)
+		*servers++ = *name >= 'A' && *name <= 'Z' ? *name - 'A' + 'a' : *name;
 	*servers = '\0';
 	return NULL;
 }
 
+/* Takes the entry apart */
 static const char *
-check_server(Part server, char *servers)
+check_server(char *server, char *servers)
 {
-	bool		bracketed = server.len > 0 && server.text[0] == '[';
+	bool		bracketed = server[0] == '[';
+	char	   *host = server + bracketed;
+	char	   *rest = strchrnul(host, bracketed ? ']' : ':');
+	int			port = ZKS_HOSTS_PORT;
 	const char *wrong;
-	Part		host = bracketed ? after_first(server) : server;
-	Part		rest = split(&host, bracketed ? ']' : ':');
-	int			port;
 
-	if (server.len == 0)
+	if (server[0] == '\0')
 		return "An entry is empty.";
-	if (find(server, '/') != NULL)
+	if (strchr(server, '/') != NULL)
 		return "It contains a path; use zklock.root for that.";
-	if (find(server, ' ') != NULL || find(server, '\t') != NULL)
+	if (strpbrk(server, BLANKS) != NULL)
 		return "A comma is missing between two servers.";
-	if (bracketed && rest.len == 0)
+	if (bracketed && *rest == '\0')
 		return "A bracket is not closed.";
 	if (bracketed)
-		rest = after_first(rest);
-	else if (rest.len > 0 && find(after_first(rest), ':') != NULL)
+		*rest++ = '\0';
+	else if (strchr(rest, ':') != strrchr(rest, ':'))
 		return "An IPv6 address is not enclosed in brackets, as in [::1]:2181.";
+	if (*rest == ':')
+	{
+		*rest++ = '\0';
+		port = consists_of(rest, DIGITS) && strlen(rest) <= 5 ? atoi(rest) : 0;
+		rest = "";
+	}
 	wrong = bracketed ? check_address(host, servers) : check_name(host, servers);
-	if (wrong == NULL)
-		wrong = check_port(rest, &port);
-	if (wrong == NULL)
-		sprintf(servers + strlen(servers), ":%d", port);
-	return wrong;
+	if (wrong != NULL)
+		return wrong;
+	if (*rest != '\0')
+		return "A closing bracket is not followed by a colon and a port.";
+	if (port < 1 || port > 65535)
+		return "A port is not a number from 1 to 65535.";
+	sprintf(servers + strlen(servers), ":%d", port);
+	return NULL;
 }
 
 const char *
 zks_check_hosts(const char *list, char *servers)
 {
-	Part		given = {list, strlen(list)};
-	Part		all = trim(given);
-
 	servers[0] = '\0';
-	if (all.len == 0)
+	if (consists_of(list, BLANKS))
 		return NULL;
 	for (;;)
 	{
-		Part		server = all;
+		char		server[ENTRY_LEN];
 		const char *wrong;
+		size_t		len;
 
-		all = split(&server, ',');
-		wrong = check_server(trim(server), servers);
-		if (wrong != NULL || all.len == 0)
+		list += strspn(list, BLANKS);
+		len = strcspn(list, ",");
+		snprintf(server, sizeof(server), "%.*s", (int) len, list);
+		list += len;
+		for (len = strlen(server); len > 0 && strchr(BLANKS, server[len - 1]) != NULL;)
+			server[--len] = '\0';
+		wrong = check_server(server, servers);
+		if (wrong != NULL || *list == '\0')
 			return wrong;
 		servers += strlen(servers);
 		*servers++ = ',';
-		all = after_first(all);
+		list++;
 	}
 }
 

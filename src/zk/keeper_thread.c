@@ -29,7 +29,6 @@
 #include "keeper_thread.h"
 #include "lease.h"
 #include "library_handle.h"
-#include "multi.h"
 #include "nodes.h"
 #include "proof.h"
 #include "resolve.h"
@@ -97,28 +96,6 @@ asks_quorum_locked(ZkSession *s, int64_t now)
 	return asks;
 }
 
-/* Whether the owner has something under way */
-static bool
-owner_asks_locked(ZkSession *s)
-{
-	ZkRequest  *r;
-	ZkWatch    *w;
-
-	if (!TAILQ_EMPTY(&s->requests.answered))
-		return true;			/* it has not taken note of them */
-	TAILQ_FOREACH(r, &s->requests.sent, in_list)
-	{
-		if (r->listener == LISTENER_OWNER)
-			return true;
-	}
-	LIST_FOREACH(w, &s->watches.all, in_list)
-	{
-		if (!w->dropped)
-			return true;
-	}
-	return false;
-}
-
 /*
  * Heartbeats are requests of our own, not the library's pings: of those one
  * learns neither when they were sent nor when they were answered, and none is
@@ -137,28 +114,18 @@ heartbeat_locked(ZkSession *s, int64_t now)
 	bool		in_doubt = zks_in_doubt(&s->info);
 	bool		at_once = in_doubt && s->due.heartbeat_at < s->info.gap_at;
 	bool		quorum = asks_quorum_locked(s, now) || in_doubt;
-	ZkOp		op = {.type = ZOO_CHECK_OP,.path = "/",.version = -1};
-	ZkRequest  *r;
 
 	if (!zks_usable_locked(s) || s->due.close_by != 0 ||
 		(!at_once && now - s->due.heartbeat_at < heartbeat_interval(s)))
 		return;
 	s->due.heartbeat_at = now;
-	s->due.catch_up_at = 0;
-	if (zkn_only_refused_locked(s) && !owner_asks_locked(s))
+	s->due.catch_up_at = s->due.catch_up_ms = 0;
+	if (zkn_only_refused_locked(s) && !s->idle.in_use)
 	{
 		zks_end_locked(s, ZCLOSING);
 		return;
 	}
-	if (!zkn_beat_locked(s, quorum) && (r = zkr_new_locked(s, NULL, NULL)) != NULL)
-	{
-		r->listener = LISTENER_NONE;
-		r->sync_path = in_doubt ? NULL : "/";
-		if (in_doubt)
-			zkr_multi_locked(r, &op, 1);	/* whatever is said of it */
-		else
-			zkr_read_locked(r, ZOO_EXISTS_OP, "/");
-	}
+	zkn_beat_locked(s, quorum);
 	zkn_heartbeat_locked(s);
 }
 
@@ -169,7 +136,6 @@ beat_early_locked(ZkSession *s, int64_t now)
 	if (s->due.catch_up_at == 0 || now < s->due.catch_up_at)
 		return;
 	s->due.catch_up_at = 0;
-	s->due.caught_up_at = now;
 	if (zks_usable_locked(s))
 		zkn_heartbeat_locked(s);
 }
@@ -232,7 +198,7 @@ static int64_t
 retirement_due_locked(ZkSession *s)
 {
 	if (s->idle.in_use || s->idle.ms == 0 || s->due.close_by != 0 || s->requests.in_flight > 0 ||
-		zkn_any_locked(s) || owner_asks_locked(s))
+		zkn_any_locked(s))
 		return ZKS_NEVER;
 	return s->idle.since + s->idle.ms * ZKS_MS;
 }
@@ -332,7 +298,7 @@ keep(ZkSession *s)
 			zks_process_locked(s, happened) == FRAME_WAIT)
 		{
 			zks_unlock(s);
-			zks_wait_for_the_rest();
+			poll(NULL, 0, 1);
 			zks_lock(s);
 		}
 		expire_locked(s, zks_now());

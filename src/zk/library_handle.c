@@ -119,25 +119,6 @@ zks_copy_options(ZkSession *s, const ZkOptions *options)
 	return true;
 }
 
-/*
- * Before the first connection of a handle, so that they go before any request; the
- * library sends them again on each.
- */
-static bool
-add_credentials(ZkSession *s)
-{
-	bool		added = true;
-
-	for (int i = 0; added && i < s->options.ncredentials; i++)
-	{
-		const ZkCredential *c = &s->options.credentials[i];
-
-		added = zoo_add_auth(s->zh, c->scheme, c->secret, (int) strlen(c->secret),
-							 NULL, NULL) == ZOK;
-	}
-	return added;
-}
-
 /*-------------------------------------------------------------------------
  * From its beginning to its end
  *-------------------------------------------------------------------------
@@ -154,17 +135,25 @@ zks_open_handle_locked(ZkSession *s)
 							s->info.epoch > 0 ? &s->id : NULL, s,
 							ZOO_NO_LOG_CLIENTENV, on_log);
 	if (s->zh != NULL)
-	{
 		zoo_set_servers_resolution_delay(s->zh, -1);
-		if (add_credentials(s))
-			return true;
+
+	/*
+	 * before the first connection of a handle, so that they go before any
+	 * request; the library sends them again on each
+	 */
+	for (int i = 0; s->zh != NULL && i < s->options.ncredentials; i++)
+	{
+		const ZkCredential *c = &s->options.credentials[i];
+
+		if (zoo_add_auth(s->zh, c->scheme, c->secret, (int) strlen(c->secret), NULL, NULL) == ZOK)
+			continue;
 
 		/* never without: what we make would be open, or another's */
 		zookeeper_close(s->zh);
 		s->zh = NULL;
 		errno = ENOMEM;
 	}
-	return false;
+	return s->zh != NULL;
 }
 
 /*

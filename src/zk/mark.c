@@ -33,7 +33,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "mark.h"
 #include "mark_private.h"
 #include "operation.h"
 
@@ -338,16 +337,16 @@ zkn_settle(ZkSession *s)
 	zks_leave(s);
 }
 
-/* Whether one waits to be settled that nobody carries */
+/* Whether one with this path waits to be settled, or, with NULL, any */
 bool
-zkn_any_mark_locked(ZkSession *s)
+zkn_any_mark_locked(ZkSession *s, const char *path)
 {
 	ZkMark	   *m;
 
 	zk_assert(zks_has_mutex(s));
 	LIST_FOREACH(m, &s->marks, in_list)
 	{
-		if (is_open(m))
+		if (is_open(m) && (path == NULL || strcmp(m->path, path) == 0))
 			return true;
 	}
 	return false;
@@ -455,12 +454,10 @@ zkn_decide_mark(ZkMark *m, bool done)
 bool
 zkn_mark_is_open(ZkSession *s, const char *path)
 {
-	bool		result = false;
-	ZkMark	   *m;
+	bool		result;
 
 	zks_enter(s);
-	LIST_FOREACH(m, &s->marks, in_list)
-		result |= is_open(m) && strcmp(m->path, path) == 0;
+	result = zkn_any_mark_locked(s, path);
 	zks_leave(s);
 	return result;
 }

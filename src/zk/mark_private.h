@@ -22,7 +22,7 @@ extern bool zkn_mark_can_be_set(const ZkMark *m);
 extern int	zkn_mark_set_answered_locked(ZkMark *m, int rc);
 extern void zkn_advance_mark_locked(ZkMark *m);
 extern void zkn_advance_marks_locked(ZkSession *s);
-extern bool zkn_any_mark_locked(ZkSession *s);
+extern bool zkn_any_mark_locked(ZkSession *s, const char *path);
 extern void zkn_take_marks_locked(ZkSession *s, ZkMarks *list);
 extern void zkn_free_marks(ZkSession *s);
 

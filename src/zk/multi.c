@@ -17,25 +17,37 @@
  */
 #define NUMBER_LEN			(ZKR_NUMBER_LEN + 1)
 
-/* Room for the results, which the library writes when the answer comes */
+/* With room for the results, which the library writes when the answer comes */
 static bool
-make_room(ZkRequest *r, const ZkOp *ops, int n)
+make_ops(ZkRequest *r, const ZkOp *ops, int n)
 {
-	r->op_types = calloc(n, sizeof(int));
-	r->op_names = calloc(n, sizeof(char *));
+	r->ops = calloc(n, sizeof(zoo_op_t));
 	r->results = calloc(n, sizeof(zoo_op_result_t));
-	if (r->op_types == NULL || r->op_names == NULL || r->results == NULL)
+	if (r->ops == NULL || r->results == NULL)
 		return false;
 	r->nops = n;
 	for (int i = 0; i < n; i++)
 	{
-		r->op_types[i] = ops[i].type;
-		if (ops[i].type != ZOO_CREATE_OP)
-			continue;
-		r->op_names[i] = calloc(1, strlen(ops[i].path) + NUMBER_LEN);
-		if (r->op_names[i] == NULL)
-			return false;
-		strcpy(r->op_names[i], ops[i].path);
+		zoo_op_t   *op = &r->ops[i];
+		const char *path = ops[i].path;
+		const char *data = ops[i].data != NULL ? ops[i].data : "";
+		int			name_size = (int) strlen(path) + NUMBER_LEN;
+
+		if (ops[i].type == ZOO_CREATE_OP)
+		{
+			char	   *name = calloc(1, name_size);
+
+			if (name == NULL)
+				return false;
+			zoo_create_op_init(op, path, data, (int) strlen(data), zkr_acl(ops[i].closed),
+							   ops[i].flags, strcpy(name, path), name_size);
+		}
+		else if (ops[i].type == ZOO_SETDATA_OP)
+			zoo_set_op_init(op, path, data, (int) strlen(data), ops[i].version, NULL);
+		else if (ops[i].type == ZOO_DELETE_OP)
+			zoo_delete_op_init(op, path, ops[i].version);
+		else
+			zoo_check_op_init(op, path, ops[i].version);
 	}
 	return true;
 }
@@ -48,34 +60,13 @@ make_room(ZkRequest *r, const ZkOp *ops, int n)
 void
 zkr_multi_locked(ZkRequest *r, const ZkOp *ops, int n)
 {
-	zoo_op_t   *zops = calloc(n, sizeof(zoo_op_t));
-
 	zk_assert(zks_has_mutex(r->session));
 	r->op = ZOO_MULTI_OP;
 	r->writes = true;			/* although checks change nothing */
-	if (zops == NULL || !make_room(r, ops, n))
+	if (!make_ops(r, ops, n))
 		zkr_answer_locked(r, ZSYSTEMERROR);
 	else if (zkr_begin_locked(r))
-	{
-		for (int i = 0; i < n; i++)
-		{
-			const char *data = ops[i].data != NULL ? ops[i].data : "";
-
-			if (ops[i].type == ZOO_CREATE_OP)
-				zoo_create_op_init(&zops[i], ops[i].path, data, (int) strlen(data),
-								   zkr_acl(ops[i].closed), ops[i].flags, r->op_names[i],
-								   (int) strlen(ops[i].path) + NUMBER_LEN);
-			else if (ops[i].type == ZOO_SETDATA_OP)
-				zoo_set_op_init(&zops[i], ops[i].path, data, (int) strlen(data),
-								ops[i].version, NULL);
-			else if (ops[i].type == ZOO_DELETE_OP)
-				zoo_delete_op_init(&zops[i], ops[i].path, ops[i].version);
-			else
-				zoo_check_op_init(&zops[i], ops[i].path, ops[i].version);
-		}
-		zkr_submitted_locked(r, zoo_amulti(r->session->zh, n, zops, r->results, zkr_on_code, r));
-	}
-	free(zops);
+		zkr_submitted_locked(r, zoo_amulti(r->session->zh, n, r->ops, r->results, zkr_on_code, r));
 }
 
 static ZkRequest *

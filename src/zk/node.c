@@ -53,7 +53,6 @@
 
 #include "lease.h"
 #include "mark_private.h"
-#include "node.h"
 #include "node_private.h"
 #include "nodes.h"
 #include "operation.h"
@@ -266,7 +265,7 @@ zkn_unsure_locked(ZkNode *n, int rc)
 	set_state(n, ZKN_UNSURE);
 	n->rc = rc;
 	if (zks_usable_locked(n->session))
-		zks_catch_up_soon_locked(n->session, zks_now());
+		zks_catch_up_soon_locked(n->session);
 	zkn_doubt_locked(n);
 }
 
@@ -293,7 +292,7 @@ look(ZkNode *n)
 	if (r == NULL)
 		return;
 	r->sync_path = n->dir;
-	r->interest = n->want.record != NULL ? INTEREST_ALL : INTEREST_CONTENDERS;
+	r->keeps_all = n->want.record != NULL;
 	zkr_read_locked(r, n->style->looks, n->dir);
 }
 
@@ -804,7 +803,7 @@ zkn_any_locked(ZkSession *s)
 		if (!is_remembered(n))
 			return true;
 	}
-	return zkn_any_mark_locked(s);
+	return zkn_any_mark_locked(s, NULL);
 }
 
 void

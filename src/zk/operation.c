@@ -132,7 +132,7 @@ keep_children(ZkRequest *r, const struct String_vector *strings)
 		}
 		if (rc != ZOK)
 			continue;
-		if (r->interest == INTEREST_ALL || zkp_parse(name, &contender))
+		if (r->keeps_all || zkp_parse(name, &contender))
 			kept = keep(r->answer.children, &r->answer.nchildren, name);
 		else if (r->answer.nstrangers < ZKS_STRANGERS && zkp_may_be_stranger(name))
 			kept = keep(r->answer.strangers, &r->answer.nstrangers, name);
@@ -233,7 +233,7 @@ zkr_read_locked(ZkRequest *r, int type, const char *path)
  */
 
 static ZkRequest *
-ask(ZkSession *s, const ZkOp *op, bool fresh, ZkInterest interest, int keeps_data)
+ask(ZkSession *s, const ZkOp *op, bool fresh, bool keeps_all, int keeps_data)
 {
 	ZkRequest  *r;
 
@@ -242,7 +242,7 @@ ask(ZkSession *s, const ZkOp *op, bool fresh, ZkInterest interest, int keeps_dat
 	if (r != NULL)
 	{
 		r->sync_path = fresh ? op->path : NULL;
-		r->interest = interest;
+		r->keeps_all = keeps_all;
 		r->keeps_data = keeps_data;
 		zkr_send_locked(r, op);
 	}
@@ -250,49 +250,49 @@ ask(ZkSession *s, const ZkOp *op, bool fresh, ZkInterest interest, int keeps_dat
 	return r;
 }
 
-/* fresh: according to the leader; interest: in what a list shows; keeps_data: of what is read */
+/* fresh: according to the leader; keeps_all: what a list shows; keeps_data: of what is read */
 static ZkRequest *
-ask_read(ZkSession *s, int type, const char *path, bool fresh, ZkInterest interest, int keeps_data)
+ask_read(ZkSession *s, int type, const char *path, bool fresh, bool keeps_all, int keeps_data)
 {
 	ZkOp		op = {.type = type,.path = path};
 
-	return ask(s, &op, fresh, interest, keeps_data);
+	return ask(s, &op, fresh, keeps_all, keeps_data);
 }
 
 ZkRequest *
 zks_list(ZkSession *s, const char *dir, bool fresh)
 {
-	return ask_read(s, ZOO_GETCHILDREN_OP, dir, fresh, INTEREST_CONTENDERS, 0);
+	return ask_read(s, ZOO_GETCHILDREN_OP, dir, fresh, false, 0);
 }
 
 ZkRequest *
 zks_list_all(ZkSession *s, const char *dir, bool fresh)
 {
-	return ask_read(s, ZOO_GETCHILDREN_OP, dir, fresh, INTEREST_ALL, 0);
+	return ask_read(s, ZOO_GETCHILDREN_OP, dir, fresh, true, 0);
 }
 
 ZkRequest *
 zks_read(ZkSession *s, const char *path)
 {
-	return ask_read(s, ZOO_GETDATA_OP, path, false, 0, ZKS_DATA_KEPT);
+	return ask_read(s, ZOO_GETDATA_OP, path, false, false, ZKS_DATA_KEPT);
 }
 
 ZkRequest *
 zks_read_fresh(ZkSession *s, const char *path)
 {
-	return ask_read(s, ZOO_GETDATA_OP, path, true, 0, ZKS_DATA_KEPT);
+	return ask_read(s, ZOO_GETDATA_OP, path, true, false, ZKS_DATA_KEPT);
 }
 
 ZkRequest *
 zks_read_record(ZkSession *s, const char *path)
 {
-	return ask_read(s, ZOO_GETDATA_OP, path, false, 0, ZKS_RECORD_KEPT);
+	return ask_read(s, ZOO_GETDATA_OP, path, false, false, ZKS_RECORD_KEPT);
 }
 
 ZkRequest *
 zks_stat(ZkSession *s, const char *path)
 {
-	return ask_read(s, ZOO_EXISTS_OP, path, false, 0, 0);
+	return ask_read(s, ZOO_EXISTS_OP, path, false, false, 0);
 }
 
 ZkRequest *
@@ -300,7 +300,7 @@ zks_delete(ZkSession *s, const char *path, int version)
 {
 	ZkOp		op = {.type = ZOO_DELETE_OP,.path = path,.version = version};
 
-	return ask(s, &op, false, 0, 0);
+	return ask(s, &op, false, false, 0);
 }
 
 ZkRequest *
@@ -308,7 +308,7 @@ zks_make(ZkSession *s, const char *path, bool closed)
 {
 	ZkOp		op = {.type = ZOO_CREATE2_OP,.path = path,.closed = closed};
 
-	return ask(s, &op, false, 0, 0);
+	return ask(s, &op, false, false, 0);
 }
 
 ZkRequest *
@@ -316,5 +316,5 @@ zks_write(ZkSession *s, const char *path, const char *data, int version)
 {
 	ZkOp		op = {.type = ZOO_SETDATA_OP,.path = path,.data = data,.version = version};
 
-	return ask(s, &op, false, 0, 0);
+	return ask(s, &op, false, false, 0);
 }

@@ -52,8 +52,8 @@ keep_watch(ZkNode *n)
 
 	if (zkn_is_renaming(n))
 		return;
-	if (old != NULL && old->state != ZKR_WATCH_FAILED && old->state != ZKR_WATCH_CHANGED &&
-		!(old->state == ZKR_WATCH_ARMED && old->epoch != n->session->info.epoch))
+	if (old != NULL && old->info.state != ZKR_WATCH_FAILED && old->info.state != ZKR_WATCH_CHANGED &&
+		!(old->info.state == ZKR_WATCH_ARMED && old->info.epoch != n->session->info.epoch))
 		return;
 
 	/*
@@ -189,35 +189,33 @@ send_checks(ZkRequest *r, ZkNode *const *nodes, int n)
  * behind a sync, which a server that is cut off from its leader cannot answer; it
  * would still answer the read, and the session would believe to be alive while it has
  * expired.  But a leader that is cut off from the others answers that, too, until it
- * notices.  So with quorum it is a request that only a quorum can answer.  False:
- * there is no such node.
+ * notices.  So with quorum it is a request that only a quorum can answer.  Without such
+ * a node it asks about the root.
  */
-bool
+void
 zkn_beat_locked(ZkSession *s, bool quorum)
 {
-	ZkNode	   *n;
+	ZkOp		root = {.type = ZOO_CHECK_OP,.path = "/",.version = -1};
+	ZkNode	   *n = TAILQ_FIRST(&s->nodes.all);
+	ZkRequest  *r;
 
 	zk_assert(zks_has_mutex(s));
-	TAILQ_FOREACH(n, &s->nodes.all, link)
+	while (n != NULL && (!zkn_is_held(n) || zkn_is_renaming(n)))
+		n = TAILQ_NEXT(n, link);
+	r = n != NULL ? zkn_request_locked(n, on_heartbeat) : zkr_new_locked(s, NULL, NULL);
+	if (r == NULL)
+		return;
+	r->listener = LISTENER_NONE;
+	if (!quorum)
 	{
-		ZkRequest  *r;
-
-		if (!zkn_is_held(n) || zkn_is_renaming(n))
-			continue;
-		r = zkn_request_locked(n, on_heartbeat);
-		if (r == NULL)
-			return false;
-		if (quorum)
-			send_checks(r, &n, 1);
-		else
-		{
-			r->meant = meant(n);
-			r->sync_path = "/";
-			zkr_read_locked(r, ZOO_GETDATA_OP, n->path);
-		}
-		return true;
+		r->meant = n != NULL ? meant(n) : 0;
+		r->sync_path = "/";
+		zkr_read_locked(r, n != NULL ? ZOO_GETDATA_OP : ZOO_EXISTS_OP, n != NULL ? n->path : "/");
 	}
-	return false;
+	else if (n != NULL)
+		send_checks(r, &n, 1);
+	else
+		zkr_multi_locked(r, &root, 1);	/* whatever is said of it */
 }
 
 /*
@@ -269,8 +267,8 @@ zkn_check(ZkSession *s, ZkNode *const *nodes, int *n)
 static bool
 is_told_of(const ZkNode *n)
 {
-	return n->watch != NULL && n->watch->state == ZKR_WATCH_ARMED &&
-		n->watch->epoch == n->session->info.epoch;
+	return n->watch != NULL && n->watch->info.state == ZKR_WATCH_ARMED &&
+		n->watch->info.epoch == n->session->info.epoch;
 }
 
 int
@@ -332,7 +330,7 @@ zkn_lost(ZkSession *s, ZkNode *n, ZkLoss loss)
 static bool
 is_lost(ZkNode *n)
 {
-	if (zkn_is_held(n) && n->watch != NULL && n->watch->state == ZKR_WATCH_FIRED)
+	if (zkn_is_held(n) && n->watch != NULL && n->watch->info.state == ZKR_WATCH_FIRED)
 		zkn_lose_locked(n, ZK_LOST_NODE);
 	return n->loss != ZK_NOT_LOST;
 }
@@ -415,8 +413,8 @@ zkn_info(ZkSession *s, ZkNode *n, ZkNodeInfo *info)
 	info->czxid = n->czxid;
 	/* until it is known, it is only what it begins with */
 	snprintf(info->name, sizeof(info->name), "%s", n->name[n->prefix_len] != '\0' ? n->name : "");
-	info->watch = n->watch != NULL ? n->watch->state : ZKR_WATCH_FAILED;
-	info->watch_epoch = n->watch != NULL ? n->watch->epoch : 0;
+	info->watch = n->watch != NULL ? n->watch->info.state : ZKR_WATCH_FAILED;
+	info->watch_epoch = n->watch != NULL ? n->watch->info.epoch : 0;
 	zks_leave(s);
 }
 

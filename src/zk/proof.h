@@ -11,7 +11,7 @@
 #include "stop_signal.h"
 
 extern bool zkn_expects_turn_locked(ZkSession *s);
-extern bool zkn_beat_locked(ZkSession *s, bool quorum);
+extern void zkn_beat_locked(ZkSession *s, bool quorum);
 extern void zkn_heartbeat_locked(ZkSession *s);
 extern void zkn_show_locked(ZkSession *s);
 extern ZkReliance zkn_reliance_locked(ZkSession *s, bool doubt_counts, bool only_by_session,

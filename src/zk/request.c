@@ -14,8 +14,9 @@
  */
 #include <stdlib.h>
 
+#include <zookeeper/proto.h>
+
 #include "lease.h"
-#include "request.h"
 #include "request_private.h"
 
 /*
@@ -59,10 +60,12 @@ forget(ZkRequest *r)
 	free(r->answer.children);
 	for (int i = 0; i < r->answer.nstrangers; i++)
 		free(r->answer.strangers[i]);
-	for (int i = 0; r->op_names != NULL && i < r->nops; i++)
-		free(r->op_names[i]);
-	free(r->op_names);
-	free(r->op_types);
+	for (int i = 0; i < r->nops; i++)
+	{
+		if (r->ops[i].type == ZOO_CREATE_OP)
+			free(r->ops[i].create_op.buf);
+	}
+	free(r->ops);
 	free(r->results);
 	free(r->name);
 	free(r->answer.data);
@@ -167,7 +170,7 @@ zkr_complete(ZkRequest *r, int rc)
 		zks_end_locked(s, rc);	/* it would get us no further, nor let us
 								 * delete */
 	else if (zks_is_busy(rc))
-		zks_catch_up_soon_locked(s, r->answer.sent_at);
+		zks_catch_up_soon_locked(s);
 	zkr_answer_locked(r, rc);
 }
 

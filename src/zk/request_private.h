@@ -25,13 +25,6 @@ typedef enum ZkListener
 	LISTENER_NONE				/* it is freed when it is answered */
 } ZkListener;
 
-/* Which entries of a list are kept */
-typedef enum ZkInterest
-{
-	INTEREST_CONTENDERS,
-	INTEREST_ALL
-} ZkInterest;
-
 struct ZkRequest
 {
 	TAILQ_ENTRY(ZkRequest) in_list; /* see ZkRequests */
@@ -54,11 +47,10 @@ struct ZkRequest
 								 * meant, another one counts as none; or 0 */
 	watcher_fn	watcher;		/* of a watch that the answer arms, or NULL */
 	int			keeps_data;		/* somebody wants to read so much of it */
-	ZkInterest	interest;		/* in which children */
+	bool		keeps_all;		/* of a list, not only contenders */
 	int			nops;			/* of a multi, else 0 */
-	int		   *op_types;
-	char	  **op_names;		/* of what a multi created, whole paths; until
-								 * then those asked for */
+	zoo_op_t   *ops;			/* what is created has its whole path in its
+								 * buf, until then the one asked for */
 	zoo_op_result_t *results;
 };
 

@@ -44,42 +44,30 @@ typedef struct AddressList
 {
 	int			n;
 	char		text[MAX_ADDRESSES][ADDRESS_LEN];
-	int			names_len;
 	char	   *names;			/* malloc'ed, NULL at first */
 } AddressList;
-
-/* One line more, while there is room */
-static bool
-add_name(AddressList *list, const char *address, const char *name)
-{
-	int			len = strlen(address) + strlen(name) + 2;
-	char	   *names;
-
-	if (list->names_len + len >= NAMES_LEN)
-		return true;
-	names = realloc(list->names, list->names_len + len + 1);
-	if (names == NULL)
-		return false;
-	list->names = names;
-	list->names_len += sprintf(names + list->names_len, "%s %s\n", address, name);
-	return true;
-}
 
 static void
 add_address(AddressList *list, const char *name, const char *host, const char *port)
 {
 	char		text[ADDRESS_LEN];
+	char	   *names;
+	int			i = 0;
 
 	/* the library wants IPv6 addresses without brackets */
 	snprintf(text, sizeof(text), "%s:%s", host, port);
-	if (!add_name(list, text, name))
-		return;
-	for (int i = 0; i < list->n; i++)
+
+	/* one line more, while there is room */
+	if (list->names == NULL || strlen(list->names) < NAMES_LEN)
 	{
-		if (strcmp(list->text[i], text) == 0)
+		if (asprintf(&names, "%s%s %s\n", list->names != NULL ? list->names : "", text, name) < 0)
 			return;
+		free(list->names);
+		list->names = names;
 	}
-	if (list->n < MAX_ADDRESSES)
+	while (i < list->n && strcmp(list->text[i], text) != 0)
+		i++;
+	if (i == list->n && i < MAX_ADDRESSES)
 		strcpy(list->text[list->n++], text);
 }
 

@@ -226,10 +226,9 @@ read_as_owner_locked(ZkSession *s)
 			s->frame.long_at == s->requests.replies)
 			break;
 	}
-	if (!zks_usable_locked(s))
-		zks_wakeup_wake_keeper(&s->wakeup); /* connecting is its own business */
-	else if (s->info.timeout_ms < timeout_ms)
-		zks_wakeup_wake_keeper(&s->wakeup); /* its sleep is too long */
+	/* connecting is its own business; or its sleep is too long */
+	if (!zks_usable_locked(s) || s->info.timeout_ms < timeout_ms)
+		zks_wakeup_wake_keeper(&s->wakeup);
 	return verdict;
 }
 
@@ -243,8 +242,8 @@ zks_await(ZkSession *s, bool *answer_due)
 	s->awaited = true;
 	if (zks_usable_locked(s) || zks_greeted_locked(s))
 		zks_wakeup_lend_locked(&s->wakeup, s->sock);
-	else if (zks_hurry_locked(s))
-		zks_wakeup_wake_keeper(&s->wakeup);
+	else
+		zks_wakeup_wake_keeper(&s->wakeup); /* its pause may be too long */
 	zks_leave(s);
 	return s->wakeup.owner_fd;
 }
@@ -275,5 +274,5 @@ zks_awaited(ZkSession *s)
 	zkn_show_locked(s);
 	zks_leave(s);
 	if (verdict == FRAME_WAIT)
-		zks_wait_for_the_rest();
+		poll(NULL, 0, 1);
 }

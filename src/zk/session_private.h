@@ -71,8 +71,7 @@ typedef struct ZkDue
 	int64_t		heartbeat_at;	/* when the last one was sent */
 	int64_t		catch_up_at;	/* sooner than at the next: a request of this
 								 * thread may have been throttled; or 0 */
-	int			catch_up_ms;	/* how long after that */
-	int64_t		caught_up_at;	/* when that was done last */
+	int			catch_up_ms;	/* the last pause before that */
 	int64_t		quorum_since;	/* since when they ask the quorum, so that its
 								 * silence means something; or 0 */
 	int64_t		renew_at;		/* when forfeited: time for a new handle */
@@ -213,7 +212,7 @@ extern void zks_set_state_locked(ZkSession *s, ZkSessionState state);
 extern void zks_count_loss_locked(ZkSession *s);
 extern void zks_end_locked(ZkSession *s, int error);
 extern bool zks_usable_locked(ZkSession *s);
-extern void zks_catch_up_soon_locked(ZkSession *s, int64_t sent_at);
+extern void zks_catch_up_soon_locked(ZkSession *s);
 extern ZksTrouble zks_errno_trouble(int code);
 
 /*

@@ -245,26 +245,23 @@ zks_end_locked(ZkSession *s, int error)
 
 /*
  * ZooKeeper has answered "not now", or what leaves everything open.  What this thread
- * does by itself goes on after a pause, and not at the next heartbeat only.  If that
- * is in vain, too, the next pause is twice as long.
+ * does by itself goes on after a pause, and not at the next heartbeat only.  Until then
+ * each pause is twice as long as the last.
  */
 #define FIRST_PAUSE_MS		16
 #define LONGEST_PAUSE_MS	1024
 
 void
-zks_catch_up_soon_locked(ZkSession *s, int64_t sent_at)
+zks_catch_up_soon_locked(ZkSession *s)
 {
-	int64_t		now = zks_now();
-	bool		in_vain = sent_at - s->due.caught_up_at < s->due.catch_up_ms * ZKS_MS;
-
 	zk_assert(zks_has_mutex(s));
 	if (s->due.catch_up_at != 0)
 		return;
-	if (!in_vain)
+	if (s->due.catch_up_ms == 0)
 		s->due.catch_up_ms = FIRST_PAUSE_MS;
 	else if (s->due.catch_up_ms < LONGEST_PAUSE_MS)
 		s->due.catch_up_ms *= 2;
-	s->due.catch_up_at = now + s->due.catch_up_ms * ZKS_MS;
+	s->due.catch_up_at = zks_now() + s->due.catch_up_ms * ZKS_MS;
 	zks_wakeup_wake_keeper(&s->wakeup);
 }
 

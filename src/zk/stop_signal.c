@@ -23,7 +23,6 @@
 #include "lease.h"
 #include "proof.h"
 #include "session_private.h"
-#include "stop_signal.h"
 #include "stop_signal_private.h"
 
 #ifndef sigev_notify_thread_id

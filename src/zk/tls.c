@@ -19,7 +19,6 @@
 #ifdef ZKLOCK_HAVE_TLS
 
 #include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -37,15 +36,6 @@
 
 static const char *const settings[] =
 {"zklock.tls_ca_file", "zklock.tls_crl_file", "zklock.tls_cert_file", "zklock.tls_key_file"};
-
-struct ZkTls
-{
-	ZkTlsFiles	files;			/* copies */
-	SSL_CTX    *ctx;			/* with the gate */
-	struct stat seen[ZKS_TLS_NFILES];	/* the files when ctx was made */
-	atomic_bool renewing;		/* a wire looks at the files, and sets these */
-	atomic_int	owners;			/* the session, and each wire */
-};
 
 /*-------------------------------------------------------------------------
  * OpenSSL, while the process lives
@@ -175,26 +165,23 @@ free_contents(Content *contents)
 	}
 }
 
-/* False, with errno: for want of memory, too, or since the file grows */
+/*
+ * False, with errno: for want of memory, too, or since the file grows.  A buffer of
+ * stdio's would keep what is in it.
+ */
 static bool
-read_all(int fd, off_t file_size, Content *c)
+read_all(FILE * f, off_t file_size, Content *c)
 {
-	ssize_t		n = 1;
 	int			size = (int) file_size + 1;
 
 	errno = EFBIG;
 	if (file_size > LARGEST_FILE)
 		return false;
+	setvbuf(f, NULL, _IONBF, 0);
 	c->bytes = malloc(size);
-	while (c->bytes != NULL && n > 0 && c->len < size)
-	{
-		n = read(fd, c->bytes + c->len, size - c->len);
-		if (n < 0 && errno == EINTR)
-			n = 1;
-		else if (n > 0)
-			c->len += (int) n;
-	}
-	return c->bytes != NULL && n == 0;
+	if (c->bytes != NULL)
+		c->len = (int) fread(c->bytes, 1, size, f);
+	return c->bytes != NULL && feof(f);
 }
 
 static bool
@@ -203,23 +190,23 @@ read_file(const char *file, ZksTlsFile which, Content *c, char *error, int errle
 	struct stat st;
 	const char *wrong = NULL;
 	bool		result = false;
-	int			fd = -1;
+	FILE	   *f = NULL;
 
 	/* opening a pipe would block */
 	if (stat(file, &st) == 0 && (wrong = check_file(&st, which == ZKS_TLS_KEY)) == NULL)
 	{
-		fd = open(file, O_RDONLY | O_CLOEXEC);
-		result = fd >= 0 && fstat(fd, &st) == 0 && read_all(fd, st.st_size, c);
+		f = fopen(file, "re");
+		result = f != NULL && fstat(fileno(f), &st) == 0 && read_all(f, st.st_size, c);
 	}
 	if (wrong != NULL)
 		snprintf(error, errlen, "The file named by %s %s", settings[which], wrong);
 	else if (!result)
 		snprintf(error, errlen, "The file named by %s could not be read: %s", settings[which], strerror(errno));
-	if (fd >= 0)
+	if (f != NULL)
 	{
 		int			save_errno = errno;
 
-		close(fd);
+		fclose(f);
 		errno = save_errno;
 	}
 	return result;
@@ -492,19 +479,6 @@ zks_tls_connection(ZkTls *tls)
 	ssl = SSL_new(tls->ctx);
 	zks_unlock_tls();
 	return ssl;
-}
-
-ZkTls *
-zks_tls_share(ZkTls *tls)
-{
-	atomic_fetch_add(&tls->owners, 1);
-	return tls;
-}
-
-bool
-zks_tls_verifies_host(const ZkTls *tls)
-{
-	return tls->files.verify_host;
 }
 
 #else							/* no TLS */

@@ -12,11 +12,22 @@
 
 #ifdef ZKLOCK_HAVE_TLS
 
-/* The session and each connection own it; the last of them frees it.  NULL: nothing */
-extern ZkTls *zks_tls_share(ZkTls *tls);
-extern void zks_tls_free(ZkTls *tls);
+#include <stdatomic.h>
+#include <sys/stat.h>
 
-extern bool zks_tls_verifies_host(const ZkTls *tls);
+#include "tls.h"
+
+struct ZkTls
+{
+	ZkTlsFiles	files;			/* copies */
+	struct ssl_ctx_st *ctx;		/* with the gate */
+	struct stat seen[ZKS_TLS_NFILES];	/* the files when ctx was made */
+	atomic_bool renewing;		/* a wire looks at the files, and sets these */
+	atomic_int	owners;			/* the session, and each wire */
+};
+
+/* For the last of the owners.  NULL: nothing */
+extern void zks_tls_free(ZkTls *tls);
 
 /*
  * For a new connection, with what the files hold now.  Reading them may take any

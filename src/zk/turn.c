@@ -150,12 +150,10 @@ zkn_turn_created_locked(ZkSession *s, const char *dir, const char *name, int64_t
 		return false;
 	next = name != NULL && t->given_back && t->epoch == s->info.epoch &&
 		zkp_comes_next(t->name, t->czxid, name, czxid);
-	if (next)
-		t->in_a_row++;
-	else
+	if (!next)
 		t->in_a_row = 0;
-	if (t->in_a_row > MOST_NEEDED)
-		t->in_a_row = MOST_NEEDED;
+	else if (t->in_a_row < MOST_NEEDED)
+		t->in_a_row++;
 	if (t->bet && !next && name != NULL && t->needed < MOST_NEEDED)
 		t->needed *= 2;
 	t->bet = t->given_back = false;

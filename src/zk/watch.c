@@ -13,7 +13,6 @@
 #include <string.h>
 
 #include "operation.h"
-#include "watch.h"
 #include "watch_private.h"
 
 /* A power of two */
@@ -60,7 +59,7 @@ free_watch(ZkWatch *w)
 	LIST_REMOVE(w, in_chain);
 	s->watches.n--;
 	s->watches.bytes -= ZKR_STRING_BYTES + strlen(w->path);
-	free(w->data);
+	free(w->info.data);
 	free(w);
 }
 
@@ -77,7 +76,7 @@ zkr_watches_exceed_locked(ZkSession *s, bool optional)
 static void
 fire(ZkWatch *w)
 {
-	w->state = ZKR_WATCH_FIRED;
+	w->info.state = ZKR_WATCH_FIRED;
 	if (w->of_ours && !w->dropped)
 		w->session->nodes.some_lost = true;
 }
@@ -111,13 +110,13 @@ on_watch(zhandle_t *zh, int type, int state, const char *path, void *context)
 		 *w = LIST_FIRST(chain_of(s, path)); w != NULL; w = next)
 	{
 		next = LIST_NEXT(w, in_chain);
-		if (w->state == ZKR_WATCH_PENDING || !concerns(type, w) || strcmp(w->path, path) != 0)
+		if (w->info.state == ZKR_WATCH_PENDING || !concerns(type, w) || strcmp(w->path, path) != 0)
 			continue;
 		w->astray = false;
 		if (type == ZOO_DELETED_EVENT)
 			fire(w);
-		else if (w->state == ZKR_WATCH_ARMED)
-			w->state = ZKR_WATCH_CHANGED;
+		else if (w->info.state == ZKR_WATCH_ARMED)
+			w->info.state = ZKR_WATCH_CHANGED;
 		if (!w->dropped)
 			s->notify = true;
 		else if (!w->in_flight)
@@ -135,7 +134,7 @@ watched_by_another(ZkWatch *w)
 	{
 		if (other != w && !other->dropped && other->of_children == w->of_children &&
 			strcmp(other->path, w->path) == 0 &&
-			(other->state == ZKR_WATCH_ARMED || other->in_flight))
+			(other->info.state == ZKR_WATCH_ARMED || other->in_flight))
 			return true;
 	}
 	return false;
@@ -182,9 +181,9 @@ let_go(ZkWatch *w)
 	};
 	ZkRequest  *r;
 
-	if (w->left && w->state == ZKR_WATCH_ARMED && !w->astray && w->epoch == w->session->info.epoch)
+	if (w->left && w->info.state == ZKR_WATCH_ARMED && !w->astray && w->info.epoch == w->session->info.epoch)
 		return;
-	if ((w->state == ZKR_WATCH_ARMED || w->astray) && !watched_by_another(w) &&
+	if ((w->info.state == ZKR_WATCH_ARMED || w->astray) && !watched_by_another(w) &&
 		(r = zkr_new_locked(w->session, NULL, NULL)) != NULL)
 	{
 		r->listener = LISTENER_NONE;
@@ -201,15 +200,15 @@ on_watch_set(ZkRequest *r)
 	w->in_flight = false;
 	if (r->meant != 0 && r->answer.stat.czxid != 0 && r->answer.stat.czxid != r->meant)
 		w->astray = true;
-	w->data = r->answer.data;
-	w->data_len = r->answer.data != NULL ? r->answer.data_len : 0;
-	w->stat = r->answer.stat;
+	w->info.data = r->answer.data;
+	w->info.data_len = r->answer.data != NULL ? r->answer.data_len : 0;
+	w->info.stat = r->answer.stat;
 	r->answer.data = NULL;
-	if (w->state == ZKR_WATCH_PENDING || r->answer.rc == ZOK)
+	if (w->info.state == ZKR_WATCH_PENDING || r->answer.rc == ZOK)
 	{
-		w->epoch = r->answer.epoch;
-		w->rc = r->answer.rc;
-		w->state = r->answer.rc == ZOK ? ZKR_WATCH_ARMED : ZKR_WATCH_FAILED;
+		w->info.epoch = r->answer.epoch;
+		w->info.rc = r->answer.rc;
+		w->info.state = r->answer.rc == ZOK ? ZKR_WATCH_ARMED : ZKR_WATCH_FAILED;
 		if (r->answer.rc == ZNONODE)
 			fire(w);
 	}
@@ -319,7 +318,7 @@ zks_list_and_watch(ZkSession *s, const char *dir, bool fresh, ZkWatch **watch)
 	ZkRequest  *r = NULL;
 
 	zks_enter(s);
-	if (old == NULL || old->in_flight || old->state != ZKR_WATCH_ARMED)
+	if (old == NULL || old->in_flight || old->info.state != ZKR_WATCH_ARMED)
 		w = new_watch_locked(s, dir, true);
 	if (w != NULL)
 		r = zkr_new_locked(s, NULL, NULL);
@@ -345,13 +344,7 @@ void
 zks_watch_info(ZkSession *s, ZkWatch *w, ZkWatchInfo *info)
 {
 	zks_enter(s);
-	info->state = w->state;
-	info->rc = w->rc;
-	info->epoch = w->epoch;
-	info->stat = w->stat;
-	info->data_len = w->data_len;
-	if (w->data_len > 0)
-		memcpy(info->data, w->data, w->data_len);
+	*info = w->info;
 	zks_leave(s);
 }
 

@@ -33,8 +33,8 @@ typedef struct ZkWatchInfo
 	uint32_t	epoch;			/* the connection on which it was set */
 	ZkStat		stat;			/* of the node, when it was set */
 	int			data_len;
-	char		data[ZKS_WATCHED_KEPT]; /* what the node held then, its
-										 * beginning */
+	char	   *data;			/* what the node held then, its beginning;
+								 * valid until zks_unwatch */
 } ZkWatchInfo;
 
 extern ZkWatch *zks_watch(ZkSession *session, const char *path);

@@ -34,9 +34,7 @@ struct ZkWatch
 	LIST_ENTRY(ZkWatch) in_list;
 	LIST_ENTRY(ZkWatch) in_chain;	/* see ZkWatches */
 	ZkSession  *session;
-	ZkWatchState state;
-	int			rc;
-	uint32_t	epoch;
+	ZkWatchInfo info;
 	bool		of_children;	/* of a directory's children, else of a node */
 	bool		of_ours;		/* on a node that is ours, to tell of its loss */
 	bool		dropped;
@@ -45,9 +43,6 @@ struct ZkWatch
 	bool		in_flight;		/* its request has not been answered */
 	bool		astray;			/* the server has it, on another node than the
 								 * one that is meant */
-	ZkStat		stat;			/* of the node, when it was armed */
-	char	   *data;			/* its beginning then, for the owner; or NULL */
-	int			data_len;
 	char		path[];
 };
 

@@ -44,9 +44,6 @@
 /* How long to send what the library wrote before it closed its socket */
 #define LAST_WORDS_MS	500
 
-/* Limits how long the gate is held while a server keeps sending */
-#define ROUNDS			16
-
 /* Data from one side that the other has not taken yet */
 typedef struct Load
 {
@@ -157,10 +154,10 @@ expect_names(ZkWire *w)
 		}
 		if (nnames++ == 0)
 			SSL_set_tlsext_host_name(w->ssl, name);
-		if (zks_tls_verifies_host(w->tls) && X509_VERIFY_PARAM_add1_host(param, name, 0) != 1)
+		if (w->tls->files.verify_host && X509_VERIFY_PARAM_add1_host(param, name, 0) != 1)
 			return false;
 	}
-	if (!zks_tls_verifies_host(w->tls) || nnames > 0)
+	if (!w->tls->files.verify_host || nnames > 0)
 		return true;
 	return literal[0] != '\0' && X509_VERIFY_PARAM_set1_ip_asc(param, literal) == 1;
 }
@@ -340,23 +337,16 @@ carry_in(ZkWire *w)
 static bool
 work(ZkWire *w)
 {
-	bool		moved;
-	int			rounds = 0;
-
 	w->net_events = w->inner_events = 0;
 	ERR_clear_error();
 	if (!w->server_gone && w->stage == CONNECT && !finish_connect(w))
 		return !w->server_gone;
 	if (!w->server_gone && w->stage != CARRY && !secure(w))
 		return !w->server_gone;
-	do
-	{
-		w->net_events = w->inner_events = 0;
-		moved = carry_in(w);
-		if (!w->server_gone)
-			moved |= carry_out(w);
-	} while (moved && ++rounds < ROUNDS && !atomic_load(&w->stop));
-	w->again = moved;
+	w->net_events = w->inner_events = 0;
+	w->again = carry_in(w);
+	if (!w->server_gone)
+		w->again |= carry_out(w);
 
 	if (w->server_gone)
 		return w->in.at < w->in.end;
@@ -454,7 +444,8 @@ zks_wire_lay(ZkTls *tls, int sock, const char *names, int *library_end)
 	if (w == NULL)
 		return NULL;
 	w->inner = -1;
-	w->tls = zks_tls_share(tls);
+	atomic_fetch_add(&tls->owners, 1);
+	w->tls = tls;
 	atomic_init(&w->owners, 2);
 	w->names = strdup(names);
 	w->net = fcntl(sock, F_DUPFD_CLOEXEC, 0);

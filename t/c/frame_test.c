@@ -99,10 +99,10 @@ put_multi(const ZkRequest *r, int refused)
 			put(error);
 			continue;
 		}
-		put_header(r->op_types[i], false, 0);
-		if (r->op_types[i] == ZOO_CREATE_OP)
+		put_header(r->ops[i].type, false, 0);
+		if (r->ops[i].type == ZOO_CREATE_OP)
 			put_string(CREATED);
-		else if (r->op_types[i] == ZOO_SETDATA_OP)
+		else if (r->ops[i].type == ZOO_SETDATA_OP)
 			put_stat();
 	}
 	put_header(-1, true, -1);
@@ -167,8 +167,8 @@ library_survives(Reader *in, const ZkRequest *r)
 		if (!take(in) || entries == r->nops)
 			return false;
 		if (type == -1 ? !take(in) :
-			r->op_types[entries] == ZOO_CREATE_OP ? !take_string(in) :
-			r->op_types[entries] == ZOO_SETDATA_OP && !take_bytes(in, STAT_BYTES))
+			r->ops[entries].type == ZOO_CREATE_OP ? !take_string(in) :
+			r->ops[entries].type == ZOO_SETDATA_OP && !take_bytes(in, STAT_BYTES))
 			return false;
 		entries++;
 	}
@@ -315,9 +315,8 @@ put_one(int op)
 	put_length();
 }
 
-static int	op_types[MAX_OPS];
-static char *op_names[MAX_OPS] = {asked_name, asked_name, asked_name, asked_name, asked_name, asked_name};
-static ZkRequest multi = {.op = ZOO_MULTI_OP,.op_types = op_types,.op_names = op_names};
+static zoo_op_t ops[MAX_OPS];
+static ZkRequest multi = {.op = ZOO_MULTI_OP,.ops = ops};
 
 /* As many of multis as of all others */
 static void
@@ -338,7 +337,10 @@ test_damaged(void)
 		{
 			multi.nops = 1 + below(MAX_OPS);
 			for (int i = 0; i < multi.nops; i++)
-				op_types[i] = types[below(4)];
+				ops[i] = (zoo_op_t)
+				{
+					.type = types[below(4)],.create_op = {.buf = asked_name}
+				};
 			put_multi(&multi, below(2) == 0 ? below(multi.nops) : -1);
 		}
 		else
@@ -485,7 +487,7 @@ test_multi(void)
 
 	/* the library would take it for success */
 	multi.nops = 2;
-	op_types[0] = op_types[1] = ZOO_DELETE_OP;
+	ops[0].type = ops[1].type = ZOO_DELETE_OP;
 	for (int i = 0; i < 3; i++)
 	{
 		int32_t		error = i == 0 ? ZRUNTIMEINCONSISTENCY : i == 1 ? ZOK : ZNONODE;

@@ -1321,7 +1321,7 @@ describe_rest(void)
 	{
 		nwatches++;
 		say("bad watch of %s: state %d, children %d, dropped %d, left %d, in flight %d",
-			w->path, w->state, w->of_children, w->dropped, w->left, w->in_flight);
+			w->path, w->info.state, w->of_children, w->dropped, w->left, w->in_flight);
 	}
 	say("bad left in the session: nodes %d, marks %d, answered %d, watches %d, in flight %d, state %d",
 		nnodes, !LIST_EMPTY(&session->marks), nrequests, nwatches, session->requests.in_flight, (int) session->info.state);

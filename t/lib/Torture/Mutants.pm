@@ -198,7 +198,7 @@ our @MUTANTS = (
 		edits => [
 			[   'zk/multi.c', "\tr->op = ZOO_MULTI_OP;\n",
 				"\tif (ops[0].type == ZOO_CHECK_OP)\n\t{\n"
-				  . "\t\tr->writes = true;\n\t\tr->sync_path = ops[0].path;\n\t\tzkr_read_locked(r, ZOO_EXISTS_OP, ops[0].path);\n\t\tfree(zops);\n\t\treturn;\n\t}\n"
+				  . "\t\tr->writes = true;\n\t\tr->sync_path = ops[0].path;\n\t\tzkr_read_locked(r, ZOO_EXISTS_OP, ops[0].path);\n\t\treturn;\n\t}\n"
 				  . "\tr->op = ZOO_MULTI_OP;\n"
 			]
 		],
@@ -210,7 +210,7 @@ our @MUTANTS = (
 		what => 'no watch on our own node, and nobody misses it',
 		edits => [
 			[ 'zk/proof.c', "\tif (zkn_is_renaming(n))\n\t\treturn;\n\tif (old != NULL", "\tif (true)\n\t\treturn;\n\tif (old != NULL" ],
-			[   'zk/proof.c', "return n->watch != NULL && n->watch->state == ZKR_WATCH_ARMED &&\n\t\tn->watch->epoch == n->session->info.epoch;",
+			[   'zk/proof.c', "return n->watch != NULL && n->watch->info.state == ZKR_WATCH_ARMED &&\n\t\tn->watch->info.epoch == n->session->info.epoch;",
 				'return true;'
 			],
 			[   'lock/queue/blockers.c', "node.state == ZKN_PRESENT && node.watch == ZKR_WATCH_ARMED &&\n\t\tnode.watch_epoch == info.epoch && ",
@@ -257,7 +257,7 @@ our @MUTANTS = (
 	{
 		name => 'event_before_list',
 		what => 'an event is dropped while the list is asked for anew, with the watch that it is for',
-		edits => [ [ 'zk/watch.c', 'w->state == ZKR_WATCH_PENDING || !concerns', 'w->in_flight || !concerns' ] ],
+		edits => [ [ 'zk/watch.c', 'w->info.state == ZKR_WATCH_PENDING || !concerns', 'w->in_flight || !concerns' ] ],
 		equivalent => q{
 			The answer comes behind the event, and shows what it has told; whoever asked for it
 			waits for it.  Where there is no answer, the connection is gone, and no watch of it is
