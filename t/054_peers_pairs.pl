@@ -253,6 +253,7 @@ my @cases = (    # holder, writer, reader behind it, reader before it
 		} [qw(curator_rw Curator)],
 		[qw(kazoo kazoo)]),
 	[ 'Curator WriteLock', 'zk_lock, curator_rw', 'zk_lock_shared, curator_rw', 'zk_lock_shared, curator_rw' ],
+	[ 'zk_lock, curator', 'zk_lock, curator', 'zk_lock_shared, curator', 'zk_lock_shared, curator' ],    # ours alone (CURATOR-276)
 	map { [ 'zk_lock, curator', $_, 'zk_lock_shared, curator', 'zk_lock_shared, curator' ] } 'Curator InterProcessMutex', 'kazoo Lock, "-lock-"');
 foreach my $case (@cases)
 {
