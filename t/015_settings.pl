@@ -38,16 +38,11 @@ sub try_lock { my ($s, $path) = @_; return $s->value("SELECT zk_try_lock('$path'
 	my $look = sub { return $s->value('SELECT server, session_timeout FROM zk_session') };
 	my $id = sub { return $s->value('SELECT session_id FROM zk_session') };
 
-	is($s->value(q{SELECT zk_lock('/now')}), 't', 'session_timeout:');
-	my ($was, $first) = ($look->(), $id->());
-	$s->value(q{SET zklock.session_timeout = '1h'});
-	is($s->value(q{SELECT zk_lock('/now'), zk_xact_lock('/too')}), 't|t', '- changed while a lock is held');
-	is($look->(), $was, '- has no effect');
-	is($id->(), $first, '- on the session');
-	is(scalar(grep { $_ eq $first } $zk->sessions), 1, '- and ZooKeeper has that session');
-
-	$s->value('SELECT zk_unlock_all()');
-	is($id->(), $first, '- nor has it when none is held any more');
+	$s->value(q{SELECT zk_lock('/now')});
+	my $first = $id->();
+	is(scalar(grep { $_ eq $first } $zk->sessions), 1, 'session_timeout: ZooKeeper has that session');
+	$s->value(q{SET zklock.session_timeout = '1h'; SELECT zk_lock('/now'), zk_unlock_all()});
+	is($id->(), $first, '- changed while a lock is held: it stays when none is held any more');
 	is($s->value(q{SELECT zk_lock('/then')}), 't', '- until the next call');
 	is($look->(), $zk->hosts . '|00:00:40', '- which goes by the new value, as far as ZooKeeper grants it');
 	isnt($id->(), $first, '- in a new session');
@@ -57,7 +52,7 @@ sub try_lock { my ($s, $path) = @_; return $s->value("SELECT zk_try_lock('$path'
 	$s->value(q{SELECT zk_unlock('/then'), zk_lock('/then')});
 	is($id->(), $second, '- and the new one stays');
 	$s->value('SELECT zk_unlock_all()');
-	is($s->value(q{SELECT requests > 10, reconnections, losses FROM zk_session}), 't|0|0',
+	is($s->value(q{SELECT requests > 6, reconnections, losses FROM zk_session}), 't|0|0',
 		'a change of session is no loss, and counters go on');
 	$s->quit;
 	zk_nothing_left($zk, 'nothing is left');
@@ -220,25 +215,12 @@ cmp_ok(scalar(() = $calls_with_path =~ /zk_/g), '>=', 22, 'all functions with a 
 }
 
 #
-# Who may set them
+# By user, by database and by role (who may set which: sql/arguments)
 #
 {
 	$admin->value('CREATE ROLE worker LOGIN; CREATE ROLE stranger LOGIN');
 	$admin->value('GRANT EXECUTE ON FUNCTION zk_lock, zk_try_lock, zk_unlock TO worker');
 	my $s = zk_session($node, user => 'worker');
-	foreach (
-		[ 'zklock.hosts', q{'127.0.0.1:1'}, '42501' ],
-		[ 'zklock.root', q{'/x'}, '42501' ],
-		[ 'zklock.session_timeout', q{'5s'}, '42501' ],
-		[ 'zklock.max_locks', '5', '42501' ],
-		[ 'zklock.connect_timeout', q{'1s'}, '' ],
-		[ 'zklock.operation_timeout', q{'1s'}, '' ],
-		[ 'zklock.release_timeout', q{'1s'}, '' ],
-		[ 'zklock.misspelled', '1', '42602' ])
-	{
-		my ($name, $value, $state) = @$_;
-		is($s->query("SET $name = $value")->{state}, $state, "SET $name as a user who is no superuser");
-	}
 	is(try_lock($s, '/a'), 't', 'a user takes a lock where the administrator says');
 	is($s->value('SELECT server FROM zk_session'), $zk->hosts, '- and sees where that is');
 	$s->quit;
@@ -297,22 +279,9 @@ cmp_ok(scalar(() = $calls_with_path =~ /zk_/g), '>=', 22, 'all functions with a 
 	is($other->value(q{SELECT zk_lock('/bare')}), 't', '- and a lock of its own');
 	is(scalar(grep { /^\/bare\/_c_/ } $zk->tree('/')), 1, '- right below /');
 	$other->value(q{SELECT zk_unlock('/bare')});
-	foreach my $path (qw(/zookeeper /zookeeper/config))
-	{
-		is($other->query("SELECT zk_lock('$path')")->{state}, '22023', "no root: $path is ZooKeeper's own");
-	}
 	is(try_lock($s, '/zookeeper'), 't', 'under a root it is a name like others');
 
-	my @before = $zk->tree('/');
-	foreach my $path ('', '/', 'job', '/..', '/../b/job', '/job/..', '/./job', '/a//b', '//job', '/job/', '/job/../../b/job')
-	{
-		is($s->query("SELECT zk_lock('$path')")->{state}, '22023', "no way out: '$path'");
-	}
-	is_deeply([ new_since(\@before, $zk->tree('/')) ], [], '- and nothing made');
-	foreach my $root ('', 'team', '/team/', '//', '/..', '/zookeeper', '/zookeeper/x', '/x-lock-0000000001')
-	{
-		is($s->query("SET zklock.root = '$root'")->{state}, '22023', "no root: '$root'");
-	}
+	# (which paths and roots there may be: sql/arguments)
 	is($s->query(q{SET zklock.root = '/zookeepers'})->{state}, '', 'a root may begin like that');
 	$_->quit for $s, $other;
 	zk_nothing_left($zk, 'nothing is left');

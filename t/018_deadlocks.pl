@@ -188,24 +188,6 @@ subtest 'going on after a savepoint' => sub {
 	my ($r, $victim) = one_fails('savepoint',
 		map { [ @$_, 'ROLLBACK TO s; COMMIT' ] } [ $a, call(exclusive => '/y') ], [ $b, call(exclusive => '/x') ]);
 	is($_->value("SELECT 'idle', count(*) FROM zk_locks"), 'idle|0', 'committed') for $a, $b;
-
-	$a->value('BEGIN; ' . call(exclusive => '/x'));
-	$b->value('BEGIN; ' . call(exclusive => '/y'));
-	$_->value('SAVEPOINT s') for $a, $b;
-	$a->send(call(exclusive => '/y'));
-	$b->send(call(exclusive => '/x'));
-	($victim) = zk_until(sub { (grep { $_->is_done } $a, $b)[0] }, 'an end');
-	my ($other, $wants) = $victim == $a ? ($b, '/y') : ($a, '/x');
-	is($victim->wait->{state}, '40P01', 'one fails');
-	$victim->value('ROLLBACK TO s');
-	is(zk_holds($victim), 'exclusive transaction 1 held', 'what it took before stays');
-	$victim->send(call(exclusive => $wants));
-	zk_until(sub { $a->is_done || $b->is_done }, 'an end again');
-	my ($again, $last) = $a->is_done ? ($a, $b) : ($b, $a);
-	is($again->wait->{state}, '40P01', 'and closes the cycle again');
-	$again->value('ROLLBACK');
-	is($last->wait->{out}, 't', 'ROLLBACK helps');
-	$last->value('ROLLBACK');
 	$_->quit for $a, $b;
 };
 

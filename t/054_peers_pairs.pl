@@ -253,6 +253,7 @@ my @cases = (    # holder, writer, reader behind it, reader before it
 		} [qw(curator_rw Curator)],
 		[qw(kazoo kazoo)]),
 	[ 'Curator WriteLock', 'zk_lock, curator_rw', 'zk_lock_shared, curator_rw', 'zk_lock_shared, curator_rw' ],
+	[ 'zk_lock, curator', 'zk_lock, curator', 'zk_lock_shared, curator', 'zk_lock_shared, curator' ],    # ours alone (CURATOR-276)
 	map { [ 'zk_lock, curator', $_, 'zk_lock_shared, curator', 'zk_lock_shared, curator' ] } 'Curator InterProcessMutex', 'kazoo Lock, "-lock-"');
 foreach my $case (@cases)
 {
@@ -277,27 +278,6 @@ foreach my $case (@cases)
 	ok(gets_it($writer), "- kazoo's Lock goes on all the same");
 	give_back($writer);
 	give_shared_back($holder);
-}
-
-# ---------------------------------------------------------------- between writers
-
-# kazoo#649: a reader waits for a writer, and a second writer for that reader.
-# The first writer leaves.
-SKIP:
-{
-	skip "kazoo $version{kazoo}'s reader waits for the later writer too (kazoo#649)", 1 if has_fault('kazoo');
-	my $path = '/reader/kazoo';
-	my $reader = contender('kazoo ReadLock', $path);
-	my ($first, $second) = map { contender($_, $path) } ('zk_lock, kazoo') x 2;
-	note 'a reader of kazoo between two writers';
-	gets_it(go($first));
-	queue($path, $reader, $second);
-	give_back($first);
-	ok(gets_it($reader), "kazoo's reader has it");
-	all_wait($path, '- and the later writer waits', $second);
-	give_back($reader);
-	ok(gets_it($second), '- until the reader has gone');
-	give_back($second);
 }
 
 # -------------------------------------------------------------------- deadlocks

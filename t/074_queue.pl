@@ -53,7 +53,6 @@ foreach my $encoding (qw(LATIN1 SQL_ASCII))
 $ENV{PGCLIENTENCODING} = 'UTF8';
 
 my $admin = zk_session($node);
-$admin->value('CREATE TABLE t (who text)');
 my $other = $zk->client;
 
 # Other clients, which are slow to start
@@ -662,22 +661,23 @@ subtest 'in a read-only transaction and on a hot standby' => sub {
 
 # ---------------------------------------------------- zk_lock_break: SQL's holders
 
-my %kind = (
-	'exclusive, session' => [ q{zk_lock('/h')}, q{zk_unlock('/h')}, q{zk_lock('/h')} ],
-	'exclusive, transaction' => [ q{zk_xact_lock('/h')}, undef, q{zk_lock('/h')} ],
-	'shared, session' => [ q{zk_lock_shared('/h')}, q{zk_unlock_shared('/h')}, q{zk_lock('/h')} ],
-	'shared, transaction' => [ q{zk_xact_lock_shared('/h')}, undef, q{zk_lock('/h')} ],
-	'semaphore, session' => [ q{zk_semaphore_acquire('/h', 1)}, q{zk_semaphore_release('/h')}, q{zk_semaphore_acquire('/h', 1)} ],
-	'semaphore, transaction' => [ q{zk_xact_semaphore_acquire('/h', 1)}, undef, q{zk_semaphore_acquire('/h', 1)} ],
-	'downgraded' => [ q{zk_lock('/h'), zk_lock_shared('/h'), zk_unlock('/h')}, q{zk_unlock_shared('/h')}, q{zk_lock('/h')} ]);
-foreach my $name (sort keys %kind)
+# (What the loss of a node means for a transaction: t/025 and t/056.)
+
+# Name, how it is taken, and how the next one takes it
+foreach my $case (
+	[ 'exclusive, session', q{zk_lock('/h')}, q{zk_lock('/h')} ],
+	[ 'exclusive, transaction', q{zk_xact_lock('/h')}, q{zk_lock('/h')} ],
+	[ 'shared, session', q{zk_lock_shared('/h')}, q{zk_lock('/h')} ],
+	[ 'shared, transaction', q{zk_xact_lock_shared('/h')}, q{zk_lock('/h')} ],
+	[ 'semaphore, session', q{zk_semaphore_acquire('/h', 1)}, q{zk_semaphore_acquire('/h', 1)} ],
+	[ 'semaphore, transaction', q{zk_xact_semaphore_acquire('/h', 1)}, q{zk_semaphore_acquire('/h', 1)} ],
+	[ 'downgraded', q{zk_lock('/h'), zk_lock_shared('/h'), zk_unlock('/h')}, q{zk_lock('/h')} ])
 {
-	my ($take, $give, $next_take) = @{ $kind{$name} };
+	my ($name, $take, $next_take) = @$case;
 	subtest "a holder: $name" => sub {
 		my ($victim, $next) = (named('the victim'), named('the next one'));
-		$victim->value("BEGIN; INSERT INTO t VALUES ('victim'); SELECT $take; SELECT zk_lock('/h/another')");
-		$next->send("BEGIN; INSERT INTO t VALUES ('next'); SELECT $next_take");
-		zk_until(sub { contenders('/h') == 2 }, 'the next one');
+		$victim->value("BEGIN; SELECT $take; SELECT zk_lock('/h/another')");
+		joins('/h', 2, sub { $next->send("SELECT $next_take") });
 		my ($row) = queue_of($admin, '/h');
 		is("$row->{pid} $row->{granted}", $victim->pid . ' 1', 'the holder');
 		# and no tag in between
@@ -689,15 +689,7 @@ foreach my $name (sort keys %kind)
 		pass('the victim notices');
 		is($victim->value(q{SELECT zk_lock_token('/h') IS NULL, state FROM zk_locks WHERE path = '/h/another'}), 't|held',
 			'and has lost nothing else');
-		is($victim->query("SAVEPOINT s; SELECT $take")->{state}, '55000', 'it cannot lock it again');
-		$victim->value('ROLLBACK TO s');
-		zk_is_lost($victim->query('COMMIT'), '/h', 'its COMMIT');
-		$next->value('COMMIT; SELECT zk_unlock_all()');
-		is($admin->value(q{SELECT string_agg(who, ' ') FROM t}), 'next', 'only the next one wrote');
 		is($victim->value('SELECT losses FROM zk_session'), 0, 'its ZooKeeper session goes on');
-		is($victim->value("BEGIN; SELECT $take; INSERT INTO t VALUES ('again'); COMMIT; SELECT count(zk_unlock_all())")
-			=~ s/\n.*//sr =~ s/\|.*//r, 't', 'and it locks it anew');
-		$admin->value('TRUNCATE t');
 		$_->quit for $victim, $next;
 	};
 }
@@ -707,47 +699,6 @@ subtest 'a name that is longer than any path of ours' => sub {
 	my ($row) = queue_of($admin, '/long_name');
 	my $result = break_row($admin, '/long_name', { node => encode('UTF-8', $row->{node}) });
 	is($result->{out}, 't', 'what zk_lock_queue shows, zk_lock_break takes') or diag substr $result->{err}, 0, 400;
-};
-
-# A terminal that shows the notice or the log would interpret them
-subtest 'what others wrote for terminals' => sub {
-	my @data = ("\e[31mred \e]0;title\a \xc2\x9b31m \r\x7f", "zklock\nuser \e[31mred\nhost \xc2\x9b31m\n");
-	$other->contend('/zklock/terminal', '_c_other-lock-', data => $_) for @data;
-	new_log();
-	foreach my $row (queue_of($admin, '/terminal'))
-	{
-		my $result = break_row($admin, '/terminal', $row);
-		is($result->{out}, 't', 'removed');
-		my $text = $result->{err} . new_log();
-		like($text, qr/\\x1b\[31mred/, 'ESC is told by its number');
-		like($text, qr/\\xc2\\x9b31m/, 'and what is one in eight bits');
-		unlike($text, qr/[\e\a\r\x7f]|\xc2\x9b/, 'and not obeyed');
-	}
-};
-
-# held before the transaction began, and written since
-subtest 'a hold of the session, at a COMMIT that wrote' => sub {
-	my $victim = named('the victim');
-	$victim->value(q{SELECT zk_lock('/h'); BEGIN; INSERT INTO t VALUES ('victim')});
-	break_row($admin, '/h', (queue_of($admin, '/h'))[0]);
-	zk_wait_hold($victim, 'lost');
-	zk_is_lost($victim->query('COMMIT'), '/h', 'its COMMIT');
-	my $result = $victim->query(q{SELECT zk_unlock('/h')});
-	is("$result->{out} @{ $result->{warnings} }", 'f the lock on "/h" had been lost', 'zk_unlock warns, and is false');
-	$victim->quit;
-};
-
-# strict asks at COMMIT, and so finds what the watch has not reported yet
-subtest 'before it is told' => sub {
-	my $proxy = ZkProxy->new($zk);
-	my $victim = named('the victim', commit_guard => 'strict', session_timeout => '60s', hosts => $proxy);
-	$victim->value(q{BEGIN; SELECT zk_xact_lock('/h'); INSERT INTO t VALUES ('victim')});
-	$proxy->hold_event(alone => 1);
-	is(break_row($admin, '/h', (queue_of($admin, '/h'))[0])->{out}, 't', 'broken, and the event does not come');
-	is($victim->value('SELECT state FROM zk_locks'), 'held', 'it believes that it holds it');
-	zk_is_lost($victim->query('COMMIT'), '/h', 'its COMMIT, under a strict guard');
-	$proxy->reset;
-	$victim->quit;
 };
 
 # ---------------------------------------------------------------- SQL's waiters
@@ -775,54 +726,9 @@ foreach my $name ('exclusive', 'shared', 'semaphore')
 		$s[1]->wait if $name eq 'shared';
 		$s[1]->value('SELECT zk_unlock_all()');
 		is($s[0]->wait->{out}, 't', 'and then the one whose node was broken');
-		is($s[0]->value('SELECT state FROM zk_locks'), 'held', 'and holds it');
-		is($s[0]->value('SELECT waits FROM zk_session'), 1, 'that was one wait');
 		$_->quit for @s, $holder;
-
-		# however often, it takes no longer than its timeout.  It is in the
-		# queue when its time is over.
-		$holder = named('the holder');
-		$holder->value($name eq 'semaphore' ? q{SELECT zk_semaphore_acquire('/w', 1)} : q{SELECT zk_lock('/w')});
-		my $waiter = named('the waiter');
-		my $began = time;
-		$waiter->send("SELECT $call('/w'$args, '3s')");
-		my $broken = 0;
-		while (time < $began + ($broken > 1 ? 0.6 : 2))
-		{
-			foreach my $row (grep { $_->{application_name} eq 'the waiter' } queue_of($admin, '/w'))
-			{
-				$broken++ if break_row($admin, '/w', $row)->{out} eq 't';
-			}
-		}
-		is($waiter->wait->{out}, 'f', "broken $broken times: false");
-		in_time(time - $began, 3 + $SLACK, 'in its time');
-		cmp_ok($broken, '>', 1, 'which was often');
-		$_->quit for $holder, $waiter;
 	};
 }
-
-# Both nodes of an upgrading session: each is a separate loss.
-subtest 'one who upgrades' => sub {
-	my ($victim, $reader) = (named('the victim'), named('a reader'));
-	$victim->value(q{SELECT zk_lock_shared('/u')});
-	$reader->value(q{SELECT zk_lock_shared('/u')});
-	$victim->send(q{SELECT zk_lock('/u')});
-	zk_until(sub { contenders('/u') == 3 }, 'all');
-	my @rows = queue_is($admin, $other, '/u', 'two readers, of whom one waits to write');
-	is(join(' ', map { "$_->{mode} $_->{granted}" } @rows), 'shared 1 shared 1 exclusive 0', 'who holds');
-	is(break_row($admin, '/u', $rows[2])->{out}, 't', 'its second node is broken');
-	zk_until(sub { (queue_of($admin, '/u'))[2] }, 'it to queue again');
-	is(break_row($admin, '/u', $rows[0])->{out}, 't', 'its first one');
-	$reader->value('SELECT zk_unlock_all()');
-	my $result = $victim->wait;
-	like($result->{state} . $result->{out}, qr/^(?:55000|40001|t)$/, 'it ends') or diag($result->{err});
-	note "it ends with $result->{state} $result->{out}";
-	zk_until(sub { $victim->value(q{SELECT state FROM zk_locks WHERE mode = 'shared'}) eq 'lost' }, 'the loss');
-	pass('its shared lock is lost');
-	$victim->query('SELECT zk_unlock_all(), zk_unlock_all()');
-	is($victim->value('SELECT count(*) FROM zk_locks'), 0, 'and given back');
-	$_->quit for $victim, $reader;
-};
 
 # What the queue shows can be used to break it, whatever the name is.
 subtest 'names of nodes' => sub {
@@ -845,16 +751,24 @@ subtest 'names of nodes' => sub {
 	}
 };
 
-subtest 'what others wrote, in the log' => sub {
-	foreach my $data ("two\nlines: LOG:  00000: forged\n", "\xff\0\\", 'd' x 500_000, "%s %n %m", "zklock\nhost a\\nb\npid 7\nuser \xff")
+# A terminal that shows the notice or the log would interpret control characters.
+subtest 'what others wrote, in the notice and in the log' => sub {
+	my @told = (qr/\\x1b\[31mred/, qr/\\xc2\\x9b31m/);    # ESC, and what is one in eight bits, by their numbers
+	foreach my $case (
+		[ "\e[31mred \e]0;title\a \xc2\x9b31m \r\x7f", @told ], [ "zklock\nuser \e[31mred\nhost \xc2\x9b31m\n", @told ],
+		["two\nlines: LOG:  00000: forged\n"], ["\xff\0\\"], [ 'd' x 500_000 ], ["%s %n %m"], ["zklock\nhost a\\nb\npid 7\nuser \xff"])
 	{
+		my ($data, @says) = @$case;
 		my $name = $other->contend('/zklock/log', '_c_other-lock-', data => $data) =~ s/.*\///r;
 		new_log();
-		is(break_row($admin, '/log', { node => $name })->{out}, 't', 'broken');
+		my $result = break_row($admin, '/log', { node => $name });
+		is($result->{out}, 't', 'broken');
 		my $log = new_log();
 		unlike($log, qr/^LOG:  00000: forged/m, '- no line of its own in the log');
 		cmp_ok(length $log, '<', 20_000, '- nor a flood');
-		unlike($log, qr/\0/, '- nor a NUL');
+		my $text = $result->{err} . $log;
+		unlike($text, qr/[\0\e\a\r\x7f]|\xc2\x9b/, '- nor a control character');
+		like($text, $_, '- which is told') for @says;
 	}
 };
 
@@ -957,18 +871,6 @@ subtest 'two who break the same' => sub {
 		is(join('', sort map { "$_->{out}$_->{state}" } @result), 'ffft', 'one has done it') or diag(map { $_->{err} } @result);
 	}
 	$_->quit for @s;
-};
-
-# Who may look and break: sql/queue.  The views show a user only his own session.
-subtest 'the views' => sub {
-	my $locker = named('the locker');
-	$locker->value(q{SELECT zk_lock('/grants')});
-	is($admin->value('SELECT count(*) FROM zk_locks'), 0, 'a superuser sees no lock of another');
-	isnt($admin->value('SELECT session_id FROM zk_session'), $locker->value('SELECT session_id FROM zk_session'), 'nor the session');
-	my $nobody = named('nobody');
-	$nobody->value('CREATE ROLE nobody; SET SESSION AUTHORIZATION nobody');
-	is($nobody->query('SELECT count(*) FROM zk_locks, zk_session')->{out}, '0', 'anybody may look');
-	$_->quit for $locker, $nobody;
 };
 
 # ------------------------------------------------------------- hundreds of them

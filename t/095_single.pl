@@ -2,7 +2,8 @@
 # programs create, too.  What protects a lock elsewhere, the name of its node, does
 # not here: so each test that has another node appear at that path looks whether ours
 # was taken for it, or it for ours.  What this style has in common with the others is
-# tested with theirs: t/021 (answers that are lost), t/025, t/053 and t/056; one session
+# tested with theirs: t/021 (answers that are lost), t/025, t/053 and t/056 (a node that is
+# deleted while it is held: t/025 and t/056; many who want it: t/053); one session
 # alone in sql/single.
 
 use strict;
@@ -320,21 +321,6 @@ foreach my $how (sort keys %unheard)
 	};
 }
 
-edge 'deleted while it is held: the loss is known' => sub {
-	my ($path, $at, $s, $t) = begin(2, session_timeout => '6s');
-	$s->value("SELECT zk_lock('$path')");
-	wait_watching($at);
-	$t->send("SELECT zk_lock('$path')");
-	wait_watching($at, 2);
-	$other->delete($at);
-	is($t->wait->{out}, 't', 'who waited has it');
-	zk_wait_hold($s, 'lost');
-	is($s->query("SELECT zk_lock('$path')")->{state}, '55000', 'not to be had again before it is given back');
-	is_lost_on_unlock($s, $path, 'given back');
-	is($t->value("SELECT zk_unlock('$path')"), 't', "the other one's was not touched");
-	$_->quit for $s, $t;
-};
-
 # What the session itself gave back a moment ago is not in its way, whatever the style.
 edge 'other styles, and an answer that is lost' => sub {
 	my ($path, $at, $s) = begin(1);
@@ -601,23 +587,6 @@ edge 'another one takes its place while the waiter is cut off' => sub {
 	$other->delete($at);
 	is($s->wait->{out}, 't', 'then it has the lock');
 	$s->quit;
-};
-
-edge 'twelve sessions, and none is left waiting' => sub {
-	my ($path, $at, @s) = begin(12);
-	stranger($at);
-	$_->send("SELECT zk_lock('$path'), zk_lock_token('$path'), zk_unlock('$path')") for @s;
-	wait_watching($at, scalar @s);
-	$other->delete($at);
-	my %token;
-	foreach my $s (@s)
-	{
-		my ($got, $token, $given) = split /\|/, $s->wait->{out};
-		is("$got$given", 'tt', 'had and given back');
-		$token{$token}++;
-	}
-	is(keys %token, 12, 'each with a token of its own');
-	$_->quit for @s;
 };
 
 # ------------------------------------------------------------- holders that stop
