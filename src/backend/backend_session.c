@@ -691,8 +691,8 @@ zkb_prove(ZkNode *const *nodes, int n, ZkUse use, int64 since, ZkWait *wait, int
 		if (patience.waited != ZKB_CAME)
 			continue;
 		if ((answer.rc == ZKS_NO_NODE || answer.rc == ZKS_NO_AUTH) &&
-			zkn_lost(session, chosen[answer.missing],
-					 answer.rc == ZKS_NO_NODE ? ZK_LOST_NODE : ZK_LOST_ACCESS))
+			zkn_report_lost(session, chosen[answer.missing],
+							answer.rc == ZKS_NO_NODE ? ZK_LOST_NODE : ZK_LOST_ACCESS))
 			return ZKB_MISSING;
 		if (zks_is_open(answer.rc))
 			wait->said = answer.rc;

@@ -96,6 +96,28 @@ asks_quorum_locked(ZkSession *s, int64_t now)
 	return asks;
 }
 
+/* Whether the owner has something under way */
+static bool
+owner_asks_locked(ZkSession *s)
+{
+	ZkRequest  *r;
+	ZkWatch    *w;
+
+	if (!TAILQ_EMPTY(&s->requests.answered))
+		return true;			/* it has not taken note of them */
+	TAILQ_FOREACH(r, &s->requests.sent, in_list)
+	{
+		if (r->listener == LISTENER_OWNER)
+			return true;
+	}
+	LIST_FOREACH(w, &s->watches.all, in_list)
+	{
+		if (!w->dropped)
+			return true;
+	}
+	return false;
+}
+
 /*
  * Heartbeats are requests of our own, not the library's pings: of those one
  * learns neither when they were sent nor when they were answered, and none is
@@ -120,7 +142,7 @@ heartbeat_locked(ZkSession *s, int64_t now)
 		return;
 	s->due.heartbeat_at = now;
 	s->due.catch_up_at = s->due.catch_up_ms = 0;
-	if (zkn_only_refused_locked(s) && !s->idle.in_use)
+	if (zkn_only_refused_locked(s) && !owner_asks_locked(s))
 	{
 		zks_end_locked(s, ZCLOSING);
 		return;
@@ -145,7 +167,8 @@ beat_early_locked(ZkSession *s, int64_t now)
  * a whole session timeout without a word it most likely has, and doubt counts
  * as lost.  One that a server has accepted since, and that is not answered, is not
  * renewed any more, so that it does expire.  But if nobody has accepted it for so
- * long, it needs no end: who does later was away, and has to be asked for a deletion.
+ * long, it is not ended: a server that accepts it later was down until then, and the
+ * deletions must be sent to it.
  */
 static void
 expire_locked(ZkSession *s, int64_t now)

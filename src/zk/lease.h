@@ -7,7 +7,7 @@
  * know of that are four times.  An answer counts from its question, so that one that
  * has lain unread proves nothing.
  *
- * answered_at: when the last question was asked that got any answer.  Heartbeats keep
+ * answered_at: when the last question that was answered was asked.  Heartbeats keep
  * this younger than about T/4.  After 2T/3 what ZooKeeper said last is not believed
  * any more; after T without a connection all is lost.
  *
@@ -51,8 +51,8 @@ zks_stale_after(const ZkSessionInfo *info)
 }
 
 /*
- * A silence of the quorum that is no longer began when it was last asked: one more
- * question, and its answer, fit into what is left
+ * A silence of the quorum that is no longer than this counts from the last question:
+ * one more, and its answer, fit into what is left
  */
 static inline int64_t
 zks_missed_after(const ZkSessionInfo *info)

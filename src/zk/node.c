@@ -567,7 +567,7 @@ on_pruned(ZkRequest *r)
 	/* NOTEMPTY: it is in use now; in doubt, or throttled: again, later */
 	if (!zkn_called_back_locked(n) || zks_is_open(r->answer.rc))
 		return;
-	if (was_read && r->answer.rc == ZOK && r->answer.stat.is_mark && r->answer.stat.cversion == 0)
+	if (was_read && r->answer.rc == ZOK && r->answer.stat.is_our_directory && r->answer.stat.cversion == 0)
 	{
 		send_prune(n, ZOO_DELETE_OP, on_pruned);
 		return;
@@ -601,7 +601,11 @@ zkn_advance_locked(ZkNode *n)
 				look(n);
 			break;
 		case ZKN_PRESENT:
-			/* an unknown name is settled before it is deleted */
+
+			/*
+			 * while a rename is unanswered, we do not know which name to
+			 * delete
+			 */
 			if (!usable)
 				break;
 			if (zkn_is_wanted(n) && n->mark != NULL)

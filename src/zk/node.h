@@ -169,7 +169,7 @@ extern ZkRequest *zkn_check(ZkSession *session, ZkNode *const *nodes, int *n);
  * ZooKeeper has reported the loss of a node that existed.  False: the node was
  * just being renamed, so ask again.
  */
-extern bool zkn_lost(ZkSession *session, ZkNode *node, ZkLoss loss);
+extern bool zkn_report_lost(ZkSession *session, ZkNode *node, ZkLoss loss);
 
 /* The first of them that is known to be gone, and how; or -1 */
 extern int	zkn_first_lost(ZkSession *session, ZkNode *const *nodes, int n, ZkLoss *loss);

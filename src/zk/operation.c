@@ -74,7 +74,7 @@ on_data(int rc, const char *value, int len, const struct Stat *stat, const void 
 		ZkpData		says;
 
 		rc = keep_stat(r, stat);
-		r->answer.stat.is_mark = len == (int) strlen(CONTAINER_MARK) &&
+		r->answer.stat.is_our_directory = len == (int) strlen(CONTAINER_MARK) &&
 			memcmp(value, CONTAINER_MARK, len) == 0;
 		zkp_read_data(value, len, &says);
 		r->answer.stat.says_shared = says.shared;

@@ -43,7 +43,8 @@ meant(const ZkNode *n)
 /*
  * A watch on the node itself, unless there is one that can still fire in time.
  * One that the library took over from another connection fires too late: the
- * server tells what it missed in no particular order.
+ * server tells what it missed in no particular order.  Until the new one is answered
+ * the node counts as held, and is shown so; what relies on it asks a quorum instead.
  */
 static void
 keep_watch(ZkNode *n)
@@ -311,7 +312,7 @@ zkn_proven(ZkSession *s, ZkNode *const *nodes, int n, int64_t sent_at)
  */
 
 bool
-zkn_lost(ZkSession *s, ZkNode *n, ZkLoss loss)
+zkn_report_lost(ZkSession *s, ZkNode *n, ZkLoss loss)
 {
 	bool		certain;
 
@@ -328,7 +329,7 @@ zkn_lost(ZkSession *s, ZkNode *n, ZkLoss loss)
  * too, but is decided by its answer.
  */
 static bool
-is_lost(ZkNode *n)
+note_if_lost(ZkNode *n)
 {
 	if (zkn_is_held(n) && n->watch != NULL && n->watch->info.state == ZKR_WATCH_FIRED)
 		zkn_lose_locked(n, ZK_LOST_NODE);
@@ -365,7 +366,7 @@ zkn_show_locked(ZkSession *s)
 		state |= ZKS_SHOWN_IN_DOUBT;
 	for (int i = 0; i < ZKS_SHOWN_NODES; i++)
 	{
-		if (s->shown.nodes[i] != NULL && is_lost(s->shown.nodes[i]))
+		if (s->shown.nodes[i] != NULL && note_if_lost(s->shown.nodes[i]))
 			state |= ZKS_SHOWN_LOST(i);
 	}
 	pthread_mutex_lock(&s->shown.mutex);
@@ -392,7 +393,7 @@ zkn_first_lost(ZkSession *s, ZkNode *const *nodes, int n, ZkLoss *loss)
 	zks_enter(s);
 	for (i = 0; i < n; i++)
 	{
-		if (is_lost(nodes[i]) || nodes[i]->state != ZKN_PRESENT)
+		if (note_if_lost(nodes[i]) || nodes[i]->state != ZKN_PRESENT)
 			break;
 	}
 	if (i < n)
@@ -405,7 +406,7 @@ void
 zkn_info(ZkSession *s, ZkNode *n, ZkNodeInfo *info)
 {
 	zks_enter(s);
-	info->state = is_lost(n) ? ZKN_LOST : n->state;
+	info->state = note_if_lost(n) ? ZKN_LOST : n->state;
 	info->loss = n->loss;
 	info->rc = n->refused != 0 ? n->refused : n->rc;
 	info->sharing = n->telling == TELLING_SHARED;
@@ -428,7 +429,7 @@ zkn_rely(ZkSession *s, ZkNode *n, ZkReliance reliance, bool by_session)
 	zks_enter(s);
 	zkn_rely_locked(n, reliance);
 	n->by_session = by_session;
-	if (is_lost(n))
+	if (note_if_lost(n))
 		s->nodes.some_lost = true;
 	zks_leave(s);
 }
@@ -459,7 +460,7 @@ is_known_lost(ZkNode *n)
 {
 	ZkSessionState state = n->session->info.state;
 
-	return is_lost(n) && (n->loss != ZK_LOST_CONTACT || state == ZKS_CONNECTED || state == ZKS_OVER);
+	return note_if_lost(n) && (n->loss != ZK_LOST_CONTACT || state == ZKS_CONNECTED || state == ZKS_OVER);
 }
 
 /*
@@ -485,11 +486,11 @@ zkn_reliance_locked(ZkSession *s, bool doubt_counts, bool only_by_session, ZkSto
 		/* of one that its owner has released, the answer tells */
 		if (n->reliance == ZKN_NOT_RELIED || (!zkn_is_wanted(n) && n->loss != ZK_LOST_CONTACT))
 			continue;
-		s->nodes.some_lost |= is_lost(n);
+		s->nodes.some_lost |= note_if_lost(n);
 		if (reliance_on(n) <= most || (only_by_session && !n->by_session))
 			continue;
 		lost = is_known_lost(n);
-		if (!lost && !session_doubted && !(doubt_counts && is_lost(n)))
+		if (!lost && !session_doubted && !(doubt_counts && note_if_lost(n)))
 			continue;
 		most = reliance_on(n);
 		why->doubt = !lost;

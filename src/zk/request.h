@@ -24,7 +24,7 @@ typedef struct ZkStat
 	int			version;		/* of the data */
 	int			cversion;		/* of the list of its children */
 	int			nbelow;			/* how many children it has */
-	bool		is_mark;		/* a directory that zklock made */
+	bool		is_our_directory;	/* a directory that zklock made */
 	bool		says_shared;	/* its data: see lock_protocol.h */
 	bool		says_granted;
 } ZkStat;

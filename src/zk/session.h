@@ -62,9 +62,9 @@ typedef enum ZksTrouble
 	ZKS_TROUBLE_NO_WAY,			/* or none: nobody has answered yet */
 	ZKS_TROUBLE_REFUSED,		/* nobody listens there */
 	ZKS_TROUBLE_NAME,			/* a host name could not be resolved */
+	ZKS_TROUBLE_OTHER,			/* such as silence */
 	ZKS_TROUBLE_CLOSED,			/* the server closed the connection */
 	ZKS_TROUBLE_CROWDED,		/* it did so before we had said anything */
-	ZKS_TROUBLE_OTHER,			/* such as silence */
 	ZKS_TROUBLE_FOREIGN,		/* what answers is not ZooKeeper */
 	ZKS_TROUBLE_TLS
 } ZksTrouble;

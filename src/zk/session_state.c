@@ -202,7 +202,7 @@ zks_start_thread(pthread_t *thread, size_t stack, void *(*run) (void *), void *a
  *-------------------------------------------------------------------------
  */
 
-/* Whether a request can be sent: not either after a send that failed, see request.c */
+/* Whether a request can be sent; it cannot after a send that failed, see request.c */
 bool
 zks_usable_locked(ZkSession *s)
 {

@@ -93,8 +93,8 @@ concerns(int type, const ZkWatch *w)
 /*
  * The server says it once for all watches of a path, and so does the library, since
  * they are all the same to it.  (Were they not, it would compare each with each when
- * it tells them of a connection.)  One whose request has not been answered is not
- * meant: the event was before that.
+ * it tells them of a connection.)  One whose request has not been answered is
+ * skipped: the event came before the server set it.
  */
 static void
 on_watch(zhandle_t *zh, int type, int state, const char *path, void *context)

@@ -670,7 +670,7 @@ step_check(void)
 	WAIT_FOR(answered(7));
 	if (atomic_load(&fault_kind) != FAULT_MEMORY)
 		is_right(7, "check of one that is gone", 1);
-	zkn_lost(session, nodes[7], ZK_LOST_NODE);
+	zkn_report_lost(session, nodes[7], ZK_LOST_NODE);
 	if (node(7).state != ZKN_LOST)
 		say("bad state of one that is lost: %d", (int) node(7).state);
 	forget(7);

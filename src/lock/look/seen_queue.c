@@ -243,7 +243,7 @@ judge_single(ZkSeenQueue *queue)
 		contender->stat.place_czxid = contender->stat.czxid;
 	}
 	else if ((contender->rc == ZKS_OK || contender->rc == ZKS_NO_AUTH) &&
-			 (zklock_node_style != ZKP_SINGLE || contender->stat.nbelow > 0 || contender->stat.is_mark))
+			 (zklock_node_style != ZKP_SINGLE || contender->stat.nbelow > 0 || contender->stat.is_our_directory))
 		queue->n = 0;
 }
 

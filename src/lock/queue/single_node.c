@@ -54,7 +54,7 @@ judge_occupant(Call *c, Place *p, const ZkStat *node)
 		return TAKEN;
 	if (node->nbelow > 0)
 		zkb_raise(ZKS_NOT_EMPTY, p->target->path);
-	if (!node->is_mark)
+	if (!node->is_our_directory)
 	{
 		warn_of_no_lock(c, p);
 		return TAKEN;

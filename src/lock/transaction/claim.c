@@ -237,7 +237,7 @@ claim_period(Lock *lock, Hold *hold, const char *path, TimestampTz period, ZkWai
 	zkl_read_in_rounds(talk.reader, wait, ZKB_WAIT_CHECK, read_or_make, &talk);
 	session = zkl_peek_session_of(lock);
 	if (!talk.held && session != NULL)
-		(void) zkn_lost(session, lock->grant.node, ZK_LOST_NODE);
+		(void) zkn_report_lost(session, lock->grant.node, ZK_LOST_NODE);
 	zkl_refuse_lost(lock);
 	refuse_unsound(&talk);
 	if (talk.seen.data_len > 0 && period <= talk.claim.period)

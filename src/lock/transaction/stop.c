@@ -272,7 +272,7 @@ tell_why(int code, Datum arg)
 }
 
 void
-zkl_stop_watch(void)
+zkl_stop_init(void)
 {
 	before_shmem_exit(tell_why, (Datum) 0);
 	next_emit_log_hook = emit_log_hook;

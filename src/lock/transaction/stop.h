@@ -4,7 +4,7 @@
  *	  A statement is canceled when a lock that its transaction relies on is
  *	  lost; or the backend is terminated.
  *
- * None of these functions fails, except zkl_stop_watch and
+ * None of these functions fails, except zkl_stop_init and
  * zkl_terminate_now_or_later.
  *
  *-------------------------------------------------------------------------
@@ -15,12 +15,12 @@
 #include "hold_table.h"
 
 /* To be called once, before there is a hold */
-extern void zkl_stop_watch(void);
+extern void zkl_stop_init(void);
 
 /*
- * A lock has more holds, or less: called for each of these locks.  Then, once, the
- * second if holds were taken, and the third if some were released, or a subtransaction
- * that took some was rolled back.
+ * A lock has more holds, or less: the first is called for each of these locks.  Then,
+ * once, zkl_stop_more if holds were taken, and zkl_stop_anew if some were released, or a
+ * subtransaction that took some was rolled back.
  */
 extern void zkl_tell_reliance(Lock *lock);
 extern void zkl_stop_more(void);

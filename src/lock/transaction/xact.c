@@ -472,7 +472,7 @@ zkl_watch_transactions(void)
 	if (!registered)
 	{
 		RegisterSubXactCallback(subxact_callback, NULL);
-		zkl_stop_watch();
+		zkl_stop_init();
 		registered = true;
 	}
 	if (dlist_is_empty(&zkl_xact_holds))
