@@ -159,6 +159,26 @@ subtest 'another mark of the same version' => sub {
 	$hand->delete($mark);
 };
 
+# A mark that was not answered, and that cannot be read: the lock stays, and is not forgotten
+subtest 'a mark that cannot be read any longer' => sub {
+	my ($s, $proxy) = zk_counted_session($node, $zk, 0);
+	my $mark = "$MARKS/unread";
+	$s->value(claim('/unread', 1) . '; BEGIN; ' . claim('/unread', 2));
+	$proxy->drop_request('mark');
+	$proxy->refuse;    # new connections
+	is($s->query('COMMIT')->{state}, '40001', 'no mark, and no answer');
+	$hand->set_acl($mark, [ [ 31 & ~1, 'world', 'anyone' ] ]);
+	$proxy->reset;
+	$proxy->pass;
+	zk_until(sub { $s->value('SELECT unreleased FROM zk_session') eq '1' }, 'it to be told');
+	is(zk_locks_left($zk), 1, 'the lock is not released before the mark is settled');
+	like($s->query(q{SELECT zk_unlock('/unread')})->{err}, qr/WARNING: .*refuse.*NOAUTH|WARNING: .*release/s, '- which a warning tells');
+	$hand->set_acl($mark, [ [ 31, 'world', 'anyone' ] ]);
+	zk_until(sub { !zk_locks_left($zk) }, 'the lock to be free');
+	is($s->value('SELECT unreleased FROM zk_session'), 0, 'nothing is left');
+	await_claim('/unread', '1 done', 'and nothing was claimed');
+};
+
 # Who reads the mark when his node is gone may read one that is taken back
 subtest 'the lock is lost before the mark is read' => sub {
 	my ($s, $proxy) = zk_counted_session($node, $zk, 0);

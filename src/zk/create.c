@@ -549,7 +549,7 @@ zkn_mark(ZkSession *s, const ZkMarking *what, int n, ZkMark **marks)
 	{
 		zkn_part_with_mark_locked(nodes[i]);
 		nodes[i]->mark = marks[i];
-		zkn_begin_mark_locked(s, marks[i], nodes[i], zkn_advance_locked);
+		zkn_begin_mark_locked(s, marks[i], nodes[i], zkn_mark_moved_locked);
 		ops[2 * i].type = ZOO_CHECK_OP;
 		ops[2 * i].path = nodes[i]->path;
 		ops[2 * i].version = -1;

@@ -55,7 +55,7 @@ struct ZkMark
 	int			base;			/* the version before that */
 	int			version;		/* after it, once it is MARKED */
 	ZkNode	   *carrier;		/* the lock's node, or NULL */
-	void		(*tell_carrier) (ZkNode *n);
+	void		(*tell_carrier) (ZkNode *n, int refused);
 	char	   *pending;		/* what it says, in each case */
 	char	   *done;
 	char	   *before;
@@ -107,7 +107,7 @@ zkn_new_mark(const ZkMarking *what)
 
 void
 zkn_begin_mark_locked(ZkSession *s, ZkMark *m, ZkNode *carrier,
-					  void (*tell_carrier) (ZkNode *n))
+					  void (*tell_carrier) (ZkNode *n, int refused))
 {
 	zk_assert(zks_has_mutex(s));
 	LIST_INSERT_HEAD(&s->marks, m, in_list);
@@ -207,7 +207,7 @@ static void
 go_on(ZkMark *m)
 {
 	if (m->carrier != NULL)
-		m->tell_carrier(m->carrier);
+		m->tell_carrier(m->carrier, ZOK);
 	else
 		advance_or_free(m);
 }
@@ -230,15 +230,17 @@ tell_unsettled(const ZkMark *m, int rc)
 	atomic_fetch_add(&m->session->news, 1);
 }
 
-/* Nobody carries it, and ZooKeeper refuses: it stays as it is */
+/* ZooKeeper refuses: it stays as it is, unless somebody carries it, who tells that */
 static void
-give_up(ZkMark *m, int rc)
+refused(ZkMark *m, int rc)
 {
-	if (m->carrier == NULL)
+	if (m->carrier != NULL)
 	{
-		m->info.state = ZKN_MARK_SETTLED;
-		tell_unsettled(m, rc);
+		m->tell_carrier(m->carrier, rc);
+		return;
 	}
+	m->info.state = ZKN_MARK_SETTLED;
+	tell_unsettled(m, rc);
 	free_if_done(m);
 }
 
@@ -251,7 +253,7 @@ on_set(ZkRequest *r)
 	if (rc == ZOK)
 		go_on(m);
 	else if (!zks_is_open(rc))
-		give_up(m, rc);
+		refused(m, rc);
 }
 
 /* Whether this is what was read */
@@ -272,7 +274,7 @@ on_read(ZkRequest *r)
 	if (r->answer.rc != ZOK && r->answer.rc != ZNONODE)
 	{
 		if (!zks_is_open(r->answer.rc))
-			give_up(m, r->answer.rc);
+			refused(m, r->answer.rc);
 		return;
 	}
 	if (r->answer.stat.version >= 0 && (was_read(r, m->pending) || (r->answer.stat.version == m->base && was_read(r, m->before))))

@@ -13,7 +13,7 @@
 
 extern ZkMark *zkn_new_mark(const ZkMarking *what);
 extern void zkn_begin_mark_locked(ZkSession *s, ZkMark *m, ZkNode *carrier,
-								  void (*tell_carrier) (ZkNode *n));
+								  void (*tell_carrier) (ZkNode *n, int refused));
 extern void zkn_mark_op(ZkMark *m, ZkOp *op);
 extern void zkn_mark_written_locked(ZkMark *m, int rc, int64_t sent_at, bool at_fault, bool node_gone);
 extern void zkn_leave_mark_locked(ZkMark *m);

@@ -441,6 +441,16 @@ get_rid_of(ZkNode *n)
 		zkn_advance_mark_locked(n->mark);
 }
 
+/* Its mark is refused, so that it cannot go, or there is something new of that */
+void
+zkn_mark_moved_locked(ZkNode *n, int refused)
+{
+	if (refused == ZOK)
+		zkn_advance_locked(n);
+	else if (!zkn_is_wanted(n))
+		set_refused(n, refused);
+}
+
 void
 zkn_give_marks_locked(ZkSession *s, ZkMarks *list)
 {

@@ -147,6 +147,7 @@ extern void zkn_present_locked(ZkNode *n, int64_t czxid);
 extern void zkn_absent_locked(ZkNode *n, int rc);
 extern void zkn_unsure_locked(ZkNode *n, int rc);
 extern void zkn_advance_locked(ZkNode *n);
+extern void zkn_mark_moved_locked(ZkNode *n, int refused);
 extern void zkn_part_with_mark_locked(ZkNode *n);
 extern char *zkn_make_data(const ZkpData *says);
 

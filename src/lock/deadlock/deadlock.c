@@ -22,7 +22,8 @@
  * cycle, and still names the same waits, they stood at that time.
  *
  * The record is there while its author waits, and no longer: it goes before the
- * contender does, and is not made while a node that we no longer want may still
+ * contender does (or right after it, if that is deleted to break the cycle, by a
+ * transaction that checks all it relies on), and is not made while a node that we no longer want may still
  * stand somewhere, since that would look like a lock that we hold while we wait.
  * Who waits for one of PostgreSQL's locks cannot take such care, so its wait counts
  * only after some time.

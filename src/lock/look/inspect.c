@@ -115,7 +115,7 @@ tell_owner(Break *b, const ZkSeenContender *node)
 static bool
 needs_mark(const Break *b, const ZkSeenContender *node)
 {
-	return b->czxid != 0 && b->version <= ZKN_MOST_VERSION && !b->closed &&
+	return b->czxid != 0 && b->version >= 0 && b->version <= ZKN_MOST_VERSION && !b->closed &&
 		node->data_len < ZKS_DATA_KEPT && memchr(node->data, '\0', node->data_len) == NULL;
 }
 

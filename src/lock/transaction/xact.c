@@ -142,7 +142,7 @@ remember_ticket(uint64 ticket)
 	if (ticket == 0)
 		return;
 	xact_tickets.last = ticket;
-	if (xact_tickets.first == 0)
+	if (xact_tickets.first == 0 || ticket < xact_tickets.first) /* of another session */
 		xact_tickets.first = ticket;
 }
 
