@@ -276,7 +276,7 @@ test_equal_numbers(void)
 {
 	static char *const equal[] = {"_c_" UUID "-semaphore-1-0000000007", "_c_" UUID "-semaphore-2-0000000007",
 	"a__WRIT__0000000007", "b__READ__0000000007"};
-	ZkpContender queue[MAX_NAMES];
+	ZkpContender queue[2];
 
 	ok(zkp_needs_czxids(queue, zkp_queue(equal, 2, ZKP_SEMAPHORE, queue)), "two of a semaphore with one number tell no order");
 	ok(!zkp_needs_czxids(queue, zkp_queue(equal + 2, 2, ZKP_EXCLUSIVE, queue)), "of a lock each lets the other go first");
