@@ -484,7 +484,7 @@ prove_semaphore(Search *s, ZkGraphContender *c)
 	ZkGraphQueue *q = &s->g->queues[c->queue];
 	int			missing = c->permits - (c->node.reason != NULL);
 
-	for (int i = 0; missing > 0; i++)
+	for (int i = 0; missing > 0 && i < q->n && q->contenders[i].rank <= c->rank; i++)
 	{
 		ZkGraphContender *other = &q->contenders[i];
 
