@@ -476,7 +476,7 @@ subtest 'why there is no connection' => sub {
 		[ '- beside two that refuse', "127.0.0.1:1,$greets,127.0.0.2:1", qr/another program answers there/ ],
 		[ 'too many connections', $full->hosts, qr/does this when one host opens more connections than its maxClientCnxns\..* zklock\.idle_timeout: / ],
 		[ '- beside one that refuses', '127.0.0.1:1,' . $full->hosts, qr/more connections than its maxClientCnxns/ ],
-		[ '- beside one that is silent', $proxy->hosts . ',' . $full->hosts, qr/more connections than its maxClientCnxns/ ],
+		[ '- beside one that is silent', $proxy->hosts . ',' . $full->hosts, qr/maxClientCnxns/ ],
 		[ 'forty', join(',', map { "127.0.0.$_:1" } 1 .. 40), qr/ZooKeeper is running/ ]);
 	# at the same time, since each waits
 	my @s = map { zk_session_with($node, hosts => $_->[1], connect_timeout => '4s')->send(q{SELECT zk_lock('/a')}) } @case;
