@@ -221,7 +221,7 @@ foreach (
 	subtest "a loss that the client cannot be told: $call" => sub {
 		my $session = zk_session($node, dbname => 'utf8', options => '-c client_encoding=LATIN1 -c client_min_messages=log -c zklock.cancel_on_loss=off');
 		$session->value($before);
-		$zk->end_session($session->value('SELECT session_id FROM zk_session'));
+		$zk->end_session($session->value('SELECT session_id FROM zk_session'), $session->pid);
 		zk_until(sub { $admin->value("SELECT string_agg(DISTINCT state, '') FROM zk_server_locks WHERE pid = " . $session->pid) eq 'lost' }, 'the loss');
 		my $r = $session->query($call);
 		note "$r->{state} $r->{err}";

@@ -385,7 +385,7 @@ zk_nothing_left($zk, 'nothing is left');
 
 	# with its ZooKeeper session
 	$s->value('BEGIN; SELECT pg_advisory_lock(1), pg_advisory_lock_shared(2); ROLLBACK');
-	$zk->end_session($s->value('SELECT session_id FROM zk_session'));
+	$zk->end_session($s->value('SELECT session_id FROM zk_session'), $s->pid);
 	zk_until(sub { $s->value(q{SELECT count(*) FROM zk_locks WHERE state = 'lost'}) == 2 }, 'both to be lost');
 	my $all = $s->query('SELECT pg_advisory_unlock_all()');
 	is(scalar @{ $all->{warnings} }, 2, 'a ZooKeeper session that ends: two lost ones are released');
@@ -619,7 +619,7 @@ sub is_queued { my ($n) = @_; zk_until(sub { $admin->value(q{SELECT count(*) FRO
 	is("$released->{out} " . @{ $released->{warnings} }, 'f|f 2', '- and its unlocks tell of the loss only');
 
 	# with its session, and by a statement that is no query
-	$zk->end_session($s->value('SELECT session_id FROM zk_session'));
+	$zk->end_session($s->value('SELECT session_id FROM zk_session'), $s->pid);
 	$s->value('BEGIN');
 	zk_until(sub { $s->value('LOCK TABLE pg_description IN ACCESS SHARE MODE'); rows($s) eq '' }, 'LOCK TABLE to find it gone');
 	$s->value('COMMIT');
