@@ -1102,6 +1102,10 @@ subtest 'cut off at COMMIT' => sub {
 	}
 	zk_works($session{$_}, "$_: works") for grep { !/terminate/ } @names;
 	is($session{'gone expired'}->value('SELECT losses FROM zk_session'), 1, 'gone expired: in a new ZooKeeper session');
+
+	# that of the one that was terminated would be there for half a minute
+	my %of = $zk->ephemerals;
+	$zk->end_sessions_of(grep { m{^/zklock/cut/later/terminate/} } map { @$_ } values %of);
 };
 
 subtest 'the answer to the guard is lost' => sub {
