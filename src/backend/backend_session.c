@@ -512,7 +512,7 @@ static void
 open_session(void)
 {
 	static bool exit_registered = false;
-	ZkAuthFile	credentials = {0};
+	ZkAuthFile *credentials;
 
 	if (IsParallelWorker())
 		ereport(ERROR,
@@ -525,17 +525,19 @@ open_session(void)
 		on_proc_exit(close_at_exit, 0);
 		exit_registered = true;
 	}
+	credentials = palloc0(sizeof(ZkAuthFile));	/* an error leaves what is in
+												 * it */
 	reserve_descriptors();
 	PG_TRY();
 	{
-		zkb_read_auth_file(zklock_auth_file, &credentials);
-		open_as_set(&credentials);
+		zkb_read_auth_file(zklock_auth_file, credentials);
+		open_as_set(credentials);
 	}
 	PG_FINALLY();
 	{
-		if (credentials.contents != NULL)
+		if (credentials->contents != NULL)
 			/* including those that are commented out */
-			explicit_bzero(credentials.contents, credentials.len);
+			explicit_bzero(credentials->contents, credentials->len);
 		if (session == NULL)
 			release_descriptors();
 	}
