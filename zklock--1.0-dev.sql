@@ -130,7 +130,7 @@ AS 'MODULE_PATHNAME', 'zk_claim'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
 
 COMMENT ON FUNCTION zk_claim(text, timestamptz, interval) IS
-'claim period of job for the transaction, waiting if necessary';
+'claim period of path for the transaction, waiting if necessary';
 
 CREATE FUNCTION zk_last_claim(
     path text,
@@ -163,7 +163,7 @@ AS 'MODULE_PATHNAME', 'zk_claims'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000 ROWS 100;
 
 COMMENT ON FUNCTION zk_claims(text) IS
-'latest claim of each path below a path';
+'latest claim of each path at or below a path';
 
 CREATE FUNCTION zk_claim_forget(path text)
 RETURNS boolean
@@ -325,7 +325,7 @@ AS 'MODULE_PATHNAME', 'zk_lock_queue'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000 ROWS 10;
 
 COMMENT ON FUNCTION zk_lock_queue(text) IS
-'holders of lock and semaphore, and those waiting, in order';
+'contenders for lock and semaphore, in queue order';
 
 CREATE FUNCTION zk_lock_paths(
     prefix text DEFAULT '/',
@@ -348,7 +348,7 @@ AS 'MODULE_PATHNAME', 'zk_lock_paths'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000 ROWS 100;
 
 COMMENT ON FUNCTION zk_lock_paths(text) IS
-'locks below path that are held or waited for';
+'locks and semaphores at or below a path that are held or waited for';
 
 CREATE FUNCTION zk_lock_break(path text, node text)
 RETURNS boolean
@@ -356,7 +356,7 @@ AS 'MODULE_PATHNAME', 'zk_lock_break'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
 
 COMMENT ON FUNCTION zk_lock_break(text, text) IS
-'remove another client''s node from the queue of a lock';
+'remove contender from the queue of a lock';
 
 CREATE FUNCTION zk_session_status(
     OUT state text,

@@ -112,7 +112,7 @@ static const struct
 {
 	{"zklock.session_timeout",
 		"Sets the session timeout that is requested from ZooKeeper.",
-		"A session of which ZooKeeper hears nothing for this long loses its locks. The ensemble may limit the timeout.",
+		"A ZooKeeper session from which nothing is heard for this long ends, and its locks are lost. The ensemble may limit the timeout.",
 	&zklock_session_timeout, 10000, 1000, 3600000, PGC_SUSET, GUC_UNIT_MS},
 	{"zklock.connect_timeout",
 		"Sets the maximum time to wait for a ZooKeeper session.", NULL,
@@ -126,7 +126,7 @@ static const struct
 	&zklock_release_timeout, 0, 0, 1000, PGC_USERSET, GUC_UNIT_MS},
 	{"zklock.idle_timeout",
 		"Sets the maximum idle time of a ZooKeeper session.",
-		"A session that has held and awaited nothing for this long is closed; the next call opens another. 0 disables the timeout.",
+		"A session that has neither held nor waited for anything for this long is closed; the next call opens another. 0 disables the timeout.",
 	&zklock_idle_timeout, 60000, 0, 604800000, PGC_USERSET, GUC_UNIT_MS},
 	{"zklock.max_locks",
 		"Sets the maximum number of ZooKeeper locks per session.", NULL,
@@ -319,7 +319,7 @@ define_settings(void)
 							   PGC_SUSET, 0, check_advisory_space, NULL, NULL);
 	DefineCustomEnumVariable("zklock.advisory",
 							 gettext_noop("Sets how PostgreSQL's own advisory lock functions are handled."),
-							 gettext_noop("off: as always. strict: calls fail. redirect: calls become calls of zklock_advisory's functions."),
+							 gettext_noop("off: they take PostgreSQL's own locks. strict: calls fail. redirect: calls become calls of zklock_advisory's functions."),
 							 &zklock_advisory, ZKLOCK_ADVISORY_OFF, advisory_values,
 							 PGC_SUSET, 0, check_advisory, assign_advisory, NULL);
 }

@@ -256,7 +256,7 @@ refuse_if_unmarked(void)
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("cannot claim a period this late in commit processing"),
 				 errdetail("The transaction's claims have already been recorded."),
-				 errhint("List zklock in session_preload_libraries before the library whose commit callback makes the claim.")));
+				 errhint("List zklock in shared_preload_libraries, before the library whose commit callback makes the claim.")));
 }
 
 /*

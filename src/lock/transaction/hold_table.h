@@ -24,7 +24,7 @@
 
 /* HINT of an error about a lost lock; the DETAIL is zkb_loss_detail's */
 #define LOST_HINT_CALL \
-	"Call %s if it is a session-scope lock, then lock again and retry the transaction."
+	"If the lock has session scope, release it with %s. Then lock again and retry the transaction."
 #define LOST_HINT(lock)		LOST_HINT_CALL, zkl_unlock_function(lock)
 
 /*

@@ -246,7 +246,7 @@ explain_cancel(ErrorData * edata)
 								  _("canceling statement due to loss of lock on \"%s\""),
 								  path_in_error(reason.dir));
 		edata->detail = pstrdup(zkb_loss_detail(reason.loss));
-		edata->hint = pstrdup(_("Release it if it is a session-scope lock, then lock again and retry the transaction."));
+		edata->hint = pstrdup(_("If the lock has session scope, release it. Then lock again and retry the transaction."));
 	}
 	if (next_emit_log_hook)
 		next_emit_log_hook(edata);
