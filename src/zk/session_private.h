@@ -100,13 +100,16 @@ typedef struct ZkRequests
 	uint64_t	replies;		/* completions seen, ever */
 } ZkRequests;
 
-/* Its watches: watch.c */
+/*
+ * Its watches: watch.c.  What is not written to takes no memory, and there are no more than
+ * some ten thousand: their paths must fit into one packet.
+ */
+#define ZKR_CHAINS			1024
+
 typedef struct ZkWatches
 {
 	struct ZkWatchList all;
-	struct ZkWatchList *chains; /* the same by a hash of the path */
-	unsigned int nchains;		/* a power of two, or 0 */
-	unsigned int n;
+	struct ZkWatchList chains[ZKR_CHAINS];	/* the same by a hash of the path */
 	size_t		bytes;			/* what their paths need in a packet */
 } ZkWatches;
 
