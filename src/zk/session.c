@@ -41,6 +41,7 @@ zks_open(const ZkOptions *options)
 		return NULL;
 	}
 	TAILQ_INIT(&s->nodes.all);
+	TAILQ_INIT(&s->turns);
 	s->sock = -1;
 	TAILQ_INIT(&s->requests.sent);
 	TAILQ_INIT(&s->requests.answered);

@@ -144,7 +144,7 @@ typedef struct ZkShowing
 	ZkNode	   *nodes[ZKS_SHOWN_NODES];
 } ZkShowing;
 
-typedef struct ZkTurn ZkTurn;	/* turn.c: our last turn in a queue */
+TAILQ_HEAD(ZkTurnList, ZkTurn);
 
 struct ZkSession
 {
@@ -188,7 +188,9 @@ struct ZkSession
 	ZkWatches	watches;
 	ZkNodes		nodes;
 	ZkMarks		marks;
-	ZkTurn	   *turns;			/* the latest first */
+	struct ZkTurnList turns;	/* turn.c: our last in each queue, the latest
+								 * first */
+	int			nturns;
 	ZkShowing	shown;
 	ZkStopBook	stops[ZKS_STOP_KINDS];
 };

@@ -313,7 +313,7 @@ our @MUTANTS = (
 	{
 		name => 'next_after_reader',
 		what => 'nor need it have been exclusive until then',
-		edits => [ [ 'zk/turn.c', "\tif (*link != NULL)\n\t\tunlink_turn(link);\n}", "\t(void) link;\n}" ] ],
+		edits => [ [ 'zk/turn.c', "\tif (t != NULL)\n\t\tforget(s, t);\n}", "\t(void) t;\n}" ] ],
 		test => [ '104_no_list', 'what ends it' ]
 	},
 
