@@ -41,7 +41,6 @@ typedef struct ZkFault
 /* Turns of one kind: see stop_signal.h */
 typedef struct ZkStopBook
 {
-	atomic_uint closed;			/* in which the owner closed the session, or 0 */
 	unsigned int asked;			/* in which it was last asked to stop */
 	int64_t		again_at;		/* and when it is to be asked again */
 } ZkStopBook;
@@ -160,8 +159,6 @@ struct ZkSession
 	atomic_bool closing;		/* the owner wants the session closed */
 	atomic_bool keeper_done;
 	atomic_uint news;			/* see zks_news */
-	atomic_bool lingers;		/* the session is over, and the owner relies
-								 * on what it had */
 	atomic_int	owners;			/* the last of the two frees the session */
 	atomic_bool gathering;		/* more will be sent at once */
 
