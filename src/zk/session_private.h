@@ -38,13 +38,6 @@ typedef struct ZkFault
 								 * see LISTEN_MS in connection.c */
 } ZkFault;
 
-/* Turns of one kind: see stop_signal.h */
-typedef struct ZkStopBook
-{
-	unsigned int asked;			/* in which it was last asked to stop */
-	int64_t		again_at;		/* and when it is to be asked again */
-} ZkStopBook;
-
 /* To reach a server: connection.c */
 typedef struct ZkAttempts
 {
@@ -189,7 +182,6 @@ struct ZkSession
 								 * first */
 	int			nturns;
 	ZkShowing	shown;
-	ZkStopBook	stops[ZKS_STOP_KINDS];
 };
 
 extern bool zks_make_uuid(char *text);

@@ -42,6 +42,7 @@ typedef struct Turn
 	atomic_uint asked;			/* in which one, and the reliance in the low
 								 * bits */
 	atomic_uint self;			/* the same, of what the owner asks itself */
+	_Atomic int64_t again_at;	/* when a session's thread asks again */
 	ZkStopReason reason;		/* what was lost then */
 } Turn;
 
@@ -268,7 +269,6 @@ static int64_t
 ask_locked(ZkSession *s, ZksStopWhat what, int64_t now)
 {
 	Turn	   *t = &turns[what];
-	ZkStopBook *book = &s->stops[what];
 	unsigned int this_turn = atomic_load(&t->now);
 	bool		heeds_doubt = zks_stop_heeds_doubt();
 	ZkStopReason why = {.doubt = heeds_doubt && now > undoubted_until_locked(s)};
@@ -280,15 +280,14 @@ ask_locked(ZkSession *s, ZksStopWhat what, int64_t now)
 		return what == ZKS_STOP_STATEMENT ? look_again_locked(s, now) : ZKS_NEVER;
 	if (this_turn == 0)
 		return now + AGAIN_MS * ZKS_MS;
-	if (this_turn != book->asked || now >= book->again_at)
+	if (reliance_now(what, &t->asked) == ZKN_NOT_RELIED || now >= atomic_load(&t->again_at))
 	{
-		book->asked = this_turn;
-		book->again_at = now + AGAIN_MS * ZKS_MS;
+		atomic_store(&t->again_at, now + AGAIN_MS * ZKS_MS);
 		copy_reason(&t->reason, &why);
 		atomic_store(&t->asked, this_turn << RELIANCE_BITS | reliance);
 		signal_owner();
 	}
-	return book->again_at;
+	return atomic_load(&t->again_at);
 }
 
 /*
