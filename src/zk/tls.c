@@ -275,8 +275,8 @@ load(SSL_CTX *ctx, const Content *contents, char *error, int errlen)
 	{load_authorities, load_revocations, load_chain, load_key};
 	static const char *const missing[] =
 	{"certificates", "revocation lists", "certificate", "key of that certificate"};
-	bool		has_pass_phrase = false;
 
+	has_pass_phrase = false;
 	for (int i = 0; i < ZKS_TLS_NFILES; i++)
 	{
 		BIO		   *bio;
