@@ -21,6 +21,7 @@
 
 #include "auth_file.h"
 #include "compat.h"
+#include "zk/tls.h"
 
 #define LARGEST_FILE		(64 * 1024)
 
@@ -33,23 +34,6 @@
 	"It must be a regular file with permissions u=rw (0600) or less if owned by the server's user, or u=rw,g=r (0640) or less if owned by root."
 #define LINES_HINT \
 	"Each line must have the form scheme:credentials, such as digest:user:password, or begin with #."
-
-/* This is PostgreSQL's own rule for private keys */
-static const char *
-check_file(const struct stat *st)
-{
-	bool		own = st->st_uid == geteuid();
-
-	if (!S_ISREG(st->st_mode))
-		return "is not a regular file";
-	if (!own && st->st_uid != 0)
-		return "is owned neither by the server's user nor by root";
-	if (st->st_mode & (own ? S_IRWXG | S_IRWXO : S_IWGRP | S_IXGRP | S_IRWXO))
-		return "has group or world access";
-	if (st->st_size >= LARGEST_FILE)
-		return "is too large";
-	return NULL;
-}
 
 /*
  * Read the whole file, and terminate it.  Returns NULL, or why that failed.
@@ -70,7 +54,9 @@ read_file(const char *file, ZkAuthFile *c)
 	if (fstat(fd, &st) != 0)
 		wrong = "could not be examined";
 	else
-		wrong = check_file(&st);
+		wrong = zks_check_file(&st, true);
+	if (wrong == NULL && st.st_size >= LARGEST_FILE)
+		wrong = "is too large";
 	while (wrong == NULL && (n = read(fd, c->contents + c->len, LARGEST_FILE - 1 - c->len)) > 0)
 		c->len += n;
 	if (n < 0)

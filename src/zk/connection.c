@@ -178,10 +178,7 @@ zks_trouble_locked(ZkSession *s, ZksTrouble kind, const char *what)
 	if (wire_fault == NULL && kind == ZKS_TROUBLE_CLOSED && before != NULL &&
 		before->kind == ZKS_TROUBLE_CROWDED)
 		return;
-	if (wire_fault != NULL)
-		note_fault_locked(s, address, wire_kind, wire_fault);
-	else
-		note_fault_locked(s, address, kind, what);
+	note_fault_locked(s, address, wire_fault != NULL ? wire_kind : kind, wire_fault != NULL ? wire_fault : what);
 }
 
 /*

@@ -61,7 +61,7 @@ on_created(ZkRequest *r)
 		zkn_name_locked(n, r->name + (n->name - n->path));
 		n->proven_at = r->answer.sent_at;
 		n->comes_next = zkn_turn_created_locked(n->session, n->dir, n->name, r->answer.stat.czxid);
-		zkn_present_locked(n, r->answer.stat.czxid);
+		zkn_present_locked(n, &r->answer.stat);
 		return;
 	}
 	(void) zkn_turn_created_locked(n->session, n->dir, NULL, 0);
@@ -110,7 +110,7 @@ create_parents(ZkNode *n, const char *before)
 		slash = strchr(slash + 1, '/');
 		if (slash != NULL)
 			*slash = '\0';
-		else if (n->style->single)
+		else if (n->single)
 			break;				/* that is the node */
 		if (!leads_to(path, before))
 			r = zkn_request_locked(n, on_parent);
@@ -156,7 +156,7 @@ on_group_read(ZkRequest *r)
 		if (!zkn_called_back_locked(n))
 			continue;
 		if (ours)
-			zkn_present_locked(n, r->answer.stat.czxid);
+			zkn_present_locked(n, &r->answer.stat);
 		else
 			zkn_unsure_locked(n, ZOK);
 	}
@@ -216,18 +216,6 @@ path_bytes(const char *dir, const char *prefix)
 	return (int) (ZKR_STRING_BYTES + strlen(dir) + 1 + len);
 }
 
-/* Of a single one its version is known by that, too, and how we call it */
-static void
-found(ZkNode *n, const ZkRequest *r)
-{
-	if (n->style->single)
-	{
-		n->version = r->answer.stat.version;
-		zkp_single_name(n->name, r->answer.stat.czxid);
-	}
-	zkn_present_locked(n, r->answer.stat.czxid);
-}
-
 /*
  * Looking for a node whose create was not answered
  */
@@ -247,7 +235,7 @@ on_found(ZkRequest *r)
 	if (!zkn_called_back_locked(n))
 		return;
 	if (zkn_is_ours_locked(n, r))
-		found(n, r);
+		zkn_present_locked(n, &r->answer.stat);
 	else if (r->answer.rc == ZOK || r->answer.rc == ZNONODE)
 		zkn_absent_locked(n, why_unsure(n));
 	/* else still unsure: look again on another connection, or later */
@@ -294,7 +282,7 @@ on_single_created(ZkRequest *r)
 	if (zkn_is_ours_locked(n, r))
 	{
 		n->proven_at = r->before->answer.sent_at;
-		found(n, r);
+		zkn_present_locked(n, &r->answer.stat);
 	}
 	else
 		not_created(n, created);	/* or it has been deleted since */
@@ -328,43 +316,31 @@ send_single(ZkNode *n, ZkRequest *r, const char *data)
 	}
 }
 
-static ZkOp
-create_op(const ZkNode *n, int type, const char *data)
-{
-	ZkOp		op = {
-		.type = type,.path = n->path,.flags = ZOO_EPHEMERAL_SEQUENTIAL,.data = data,.closed = n->want.closed
-	};
-
-	return op;
-}
-
-/* One in a queue need not be read: the answer to its create has the czxid */
+/*
+ * One in a queue need not be read: the answer to its create has the czxid.  Of several
+ * all or none.
+ */
 static void
-send_queued(ZkNode *n, ZkRequest *r, const char *data)
+send_queued(ZkNode *const *nodes, int n, ZkRequest *r, const char *data)
 {
-	ZkOp		op = create_op(n, ZOO_CREATE2_OP, data);
-
-	zkr_send_locked(r, &op);
-}
-
-/* All or none of these */
-static void
-send_group(ZkNode *const *nodes, int n, ZkRequest *r, const char *data)
-{
-	ZkOp		ops[ZKN_CHECK_MAX] = {0};
+	ZkOp		ops[ZKN_CHECK_MAX];
 
 	for (int i = 0; i < n; i++)
-		ops[i] = create_op(nodes[i], ZOO_CREATE_OP, data);
-	zkr_multi_locked(r, ops, n);
+	{
+		ops[i] = (ZkOp)
+		{
+			.type = n == 1 ? ZOO_CREATE2_OP : ZOO_CREATE_OP,
+				.path = nodes[i]->path,
+				.flags = ZOO_EPHEMERAL_SEQUENTIAL,
+				.data = data,
+				.closed = nodes[i]->want.closed,
+		};
+	}
+	if (n == 1)
+		zkr_send_locked(r, &ops[0]);
+	else
+		zkr_multi_locked(r, ops, n);
 }
-
-static const ZkStyle queued = {
-	.send = send_queued,.created = on_created,.looks = ZOO_GETCHILDREN_OP,.looked = on_listed
-};
-
-static const ZkStyle single = {
-	.single = true,.send = send_single,.created = on_single_created,.looks = ZOO_EXISTS_OP,.looked = on_found
-};
 
 static ZkNode *
 new_node(ZkSession *s, const char *dir, const ZkpWant *want, bool parents)
@@ -383,21 +359,22 @@ new_node(ZkSession *s, const char *dir, const ZkpWant *want, bool parents)
 	n->state = ZKN_CREATING;
 	n->parents = parents;
 	n->want = *want;
-	n->style = want->record == NULL && want->style == ZKP_SINGLE ? &single : &queued;
-	n->version = n->style->single ? want->seen_version : -1;
+	n->single = want->record == NULL && want->style == ZKP_SINGLE;
+	n->looked = n->single ? on_found : on_listed;
+	n->version = n->single ? want->seen_version : -1;
 	strcpy(n->dir, dir);
 	n->path = strcpy(n->dir + dir_size, dir);
 	n->name = n->path + dir_size;
 	n->shared_path = strcpy(n->name + ZKP_NAME_LEN, dir);
 	n->shared_name = n->shared_path + dir_size;
 	n->want.identity = strcpy(n->shared_name + ZKP_NAME_LEN, identity);
-	if (!n->style->single)
+	if (!n->single)
 	{
 		n->name[-1] = n->shared_name[-1] = '/';
 		zkp_prefix(n->name, uuid, want);
 	}
 	n->prefix_len = (int) strlen(n->name);
-	n->path_bytes = path_bytes(dir, n->style->single ? NULL : n->name);
+	n->path_bytes = path_bytes(dir, n->single ? NULL : n->name);
 	return n;
 }
 
@@ -407,8 +384,8 @@ create_locked(ZkNode *const *nodes, int n)
 	ZkNode	   *first = nodes[0];
 	ZkpData		says = {.identity = first->want.identity};	/* the same for all */
 	char	   *data = zkn_make_data(&says);
-	ZkRequest  *r = data == NULL ? NULL : n == 1 ? zkn_request_locked(first, first->style->created) :
-	group_request(nodes, n, on_group_created);
+	ZkRequest  *r = data == NULL ? NULL : n > 1 ? group_request(nodes, n, on_group_created) :
+	zkn_request_locked(first, first->single ? on_single_created : on_created);
 
 	/*
 	 * in the list those that nobody wants come first, since many a call asks
@@ -421,10 +398,10 @@ create_locked(ZkNode *const *nodes, int n)
 		if (nodes[i]->parents)
 			create_parents(nodes[i], i > 0 ? nodes[i - 1]->dir : "");
 	}
-	if (r != NULL && n == 1)
-		first->style->send(first, r, data);
+	if (r != NULL && first->single)
+		send_single(first, r, data);
 	else if (r != NULL)
-		send_group(nodes, n, r, data);
+		send_queued(nodes, n, r, data);
 	free(data);
 	return r != NULL;
 }
@@ -441,7 +418,7 @@ zkn_create(ZkSession *s, char *const *dirs, int n, const ZkpWant *want, bool par
 	if (made == n)
 	{
 		zks_enter(s);
-		zk_assert(n == 1 || (n <= ZKN_CHECK_MAX && !nodes[0]->style->single));
+		zk_assert(n == 1 || (n <= ZKN_CHECK_MAX && !nodes[0]->single));
 		sent = create_locked(nodes, n);
 		zks_leave(s);
 	}

@@ -140,14 +140,13 @@ created_end(const unsigned char *frame, int at, int end, const char *asked)
 	return path_end;
 }
 
-/* A node without data has the length -1 */
-static bool
-is_sound_data(const unsigned char *frame, int end)
+/* Where data ends, with what follows it; that of a node without any has the length -1 */
+static int
+data_end(const unsigned char *frame, int at, int end)
 {
-	int			room = end - BODY_AT - 4 - STAT_BYTES;
+	int			data = number_at(frame, at, end) == -1 ? at + 4 : string_end(frame, at, end, 0);
 
-	return room >= 0 && number_at(frame, BODY_AT, end) >= -1 &&
-		number_at(frame, BODY_AT, end) <= room;
+	return data > 0 ? data + STAT_BYTES : -1;
 }
 
 static bool
@@ -158,46 +157,58 @@ is_possible_list(const unsigned char *frame, int end)
 	return count >= 0 && count <= (end - BODY_AT - 4) / SHORTEST_STRING;
 }
 
-/* A list that is complete */
-static bool
-is_sound_list(const unsigned char *frame, int end)
+/* Of a list that is complete */
+static int
+list_end(const unsigned char *frame, int end)
 {
-	int			at = BODY_AT + 4;
+	int			at = is_possible_list(frame, end) ? BODY_AT + 4 : -1;
 
-	if (!is_possible_list(frame, end))
-		return false;
 	for (int32_t left = number_at(frame, BODY_AT, end); left > 0 && at > 0; left--)
 		at = string_end(frame, at, end, 1);
-	return at > 0;
+	return at;
 }
 
-/* Whether a complete answer without error is as long as the library assumes */
-static bool
-is_sound_answer(const unsigned char *frame, int end, const ZkRequest *r)
+/*
+ * Where the result of such an operation ends that begins at this offset, as the
+ * library assumes, which may be behind the answer's end; or -1 if it cannot be one.
+ * asked: the path of what was to be created
+ */
+static int
+result_end(const unsigned char *frame, int at, int end, int op, const char *asked)
 {
-	int			at;
-
-	switch (r->op)
+	switch (op)
 	{
 		case ZOO_EXISTS_OP:
 		case ZOO_SETDATA_OP:
-			return end - BODY_AT >= STAT_BYTES;
+			return at + STAT_BYTES;
+		case ZOO_CREATE_OP:
+			return created_end(frame, at, end, asked);
 		case ZOO_CREATE2_OP:
-			at = created_end(frame, BODY_AT, end, r->name);
-			return at > 0 && end - at >= STAT_BYTES;
+			at = created_end(frame, at, end, asked);
+			return at > 0 ? at + STAT_BYTES : -1;
 		case ZOO_CREATE_CONTAINER_OP:
 		case ZOO_SYNC_OP:
-			return string_end(frame, BODY_AT, end, 1) > 0;
+			return string_end(frame, at, end, 1);
 		case ZOO_GETDATA_OP:
-			return is_sound_data(frame, end);
+			return data_end(frame, at, end);
 		case ZOO_GETCHILDREN_OP:
-			return is_sound_list(frame, end);
+			return list_end(frame, end);
+		case ZOO_CHECK_OP:
 		case ZOO_DELETE_OP:
 		case ZOO_REMOVE_WATCHES:
-			return true;
+			return at;
 		default:
-			return false;		/* we make no other requests */
+			return -1;			/* we make no other requests */
 	}
+}
+
+/* Whether the answer to this request, without error, is as long as that */
+static bool
+is_sound_answer(const unsigned char *frame, int end, const ZkRequest *r)
+{
+	int			needed = result_end(frame, BODY_AT, end, r->op, r->name);
+
+	return needed > 0 && needed <= end;
 }
 
 /*
@@ -232,16 +243,10 @@ walk_multi(const unsigned char *frame, int end, const ZkRequest *r)
 			has_reason |= error != ZOK && error != ZRUNTIMEINCONSISTENCY;
 			at += 4;
 		}
-		else if (type != r->ops[i].type)
+		else
+			at = type == r->ops[i].type ? result_end(frame, at, end, type, r->ops[i].create_op.buf) : -1;
+		if (at < 0)
 			return false;
-		else if (type == ZOO_CREATE_OP)
-		{
-			at = created_end(frame, at, end, r->ops[i].create_op.buf);
-			if (at < 0)
-				return false;
-		}
-		else if (type == ZOO_SETDATA_OP)
-			at += STAT_BYTES;
 	}
 	return at == end && (nerrors == 0 || (nerrors == r->nops && has_reason));
 }
@@ -280,7 +285,7 @@ check_long_answer(const unsigned char *frame, int32_t length, int available, ZkR
 		return FRAME_WAIT;
 	if (number_at(frame, ERROR_AT, available) != 0)
 		return FRAME_REJECT;	/* nothing may follow an error */
-	if (r->op == ZOO_GETDATA_OP ? !is_sound_data(frame, end) : !is_possible_list(frame, end))
+	if (r->op == ZOO_GETDATA_OP ? !is_sound_answer(frame, end, r) : !is_possible_list(frame, end))
 		return FRAME_REJECT;
 	if (length <= LONGEST_ANSWER)
 		return FRAME_READ;

@@ -437,25 +437,18 @@ attend(ZkSession *s)
 
 /*
  * The session is over, and what the owner does may still rely on it.  So ask it
- * to stop until it has closed the session, and beyond that until the transaction
- * ends.  A few threads that do this are enough.
+ * to stop until it has closed the session.
  */
 static void
 linger_locked(ZkSession *s)
 {
-	if (atomic_load(&nkeepers) > MAX_KEEPERS / 2)
-		return;
-	for (;;)
-	{
-		int64_t		now = zks_now();
-		int64_t		until = zks_stop_locked(s, now);
+	int64_t		until;
 
-		if (until == ZKS_NEVER)
-			break;
-		if (!atomic_exchange(&s->lingers, true))
-			s->notify = true;
+	while ((until = zks_stop_locked(s, zks_now())) != ZKS_NEVER)
+	{
+		s->notify = true;
 		zks_unlock(s);
-		(void) zks_wakeup_wait(&s->wakeup, 0, zks_ms_until(until, now));
+		(void) zks_wakeup_wait(&s->wakeup, 0, zks_ms_until(until, zks_now()));
 		zks_lock(s);
 	}
 }

@@ -51,6 +51,7 @@ struct ZkMark
 	Decision	decision;
 	bool		asking;			/* a request is under way that reads or sets
 								 * it */
+	ZkRequest  *request;		/* that one, unless its carrier has sent it */
 	bool		was_read;		/* its version is known by that only */
 	int			base;			/* the version before that */
 	int			version;		/* after it, once it is MARKED */
@@ -250,6 +251,7 @@ on_set(ZkRequest *r)
 	ZkMark	   *m = (ZkMark *) r->owner;
 	int			rc = zkn_mark_set_answered_locked(m, r->answer.rc);
 
+	m->request = NULL;
 	if (rc == ZOK)
 		go_on(m);
 	else if (!zks_is_open(rc))
@@ -270,6 +272,7 @@ on_read(ZkRequest *r)
 {
 	ZkMark	   *m = (ZkMark *) r->owner;
 
+	m->request = NULL;
 	m->asking = false;
 	if (r->answer.rc != ZOK && r->answer.rc != ZNONODE)
 	{
@@ -302,6 +305,7 @@ zkn_advance_mark_locked(ZkMark *m)
 	r = zkr_new_locked(s, m->info.state == ZKN_MARKED ? on_set : on_read, m);
 	if (r == NULL)
 		return;					/* at the next heartbeat */
+	m->request = r;
 	if (m->info.state == ZKN_MARKED)
 	{
 		ZkOp		op;
@@ -368,8 +372,9 @@ zkn_take_marks_locked(ZkSession *s, ZkMarks *list)
 		ZkMark	   *m = LIST_FIRST(&s->marks);
 
 		LIST_REMOVE(m, in_list);
-		if (m->asking)
-			zkr_forget_owner_locked(s, m);
+		if (m->request != NULL)
+			m->request->done = NULL;
+		m->request = NULL;
 		m->asking = false;
 		m->session = NULL;
 		m->carrier = NULL;

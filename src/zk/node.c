@@ -247,13 +247,19 @@ zkn_absent_locked(ZkNode *n, int rc)
 	zkn_advance_locked(n);
 }
 
+/* Of a single one its version is known by that, too, and how we call it */
 void
-zkn_present_locked(ZkNode *n, int64_t czxid)
+zkn_present_locked(ZkNode *n, const ZkStat *stat)
 {
 	zk_assert(zks_has_mutex(n->session));
 	set_state(n, ZKN_PRESENT);
 	n->rc = ZOK;
-	n->czxid = czxid;
+	n->czxid = stat->czxid;
+	if (n->single)
+	{
+		n->version = stat->version;
+		zkp_single_name(n->name, stat->czxid);
+	}
 	zkn_advance_locked(n);
 }
 
@@ -287,13 +293,13 @@ zkn_make_data(const ZkpData *says)
 static void
 look(ZkNode *n)
 {
-	ZkRequest  *r = zkn_request_locked(n, n->style->looked);
+	ZkRequest  *r = zkn_request_locked(n, n->looked);
 
 	if (r == NULL)
 		return;
 	r->sync_path = n->dir;
 	r->keeps_all = n->want.record != NULL;
-	zkr_read_locked(r, n->style->looks, n->dir);
+	zkr_read_locked(r, n->single ? ZOO_EXISTS_OP : ZOO_GETCHILDREN_OP, n->dir);
 }
 
 /*

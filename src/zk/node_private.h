@@ -33,18 +33,6 @@ typedef enum Telling
 								 * answered */
 } Telling;
 
-/* How such a node is created, and found: create.c */
-typedef struct ZkStyle
-{
-	bool		single;			/* it stands at the path itself, where others
-								 * create theirs: single.c */
-	void		(*send) (ZkNode *n, ZkRequest *r, const char *data);
-	ZkDone		created;		/* the answer to that */
-	int			looks;			/* for one that was not answered, by this
-								 * request */
-	ZkDone		looked;
-} ZkStyle;
-
 struct ZkNode
 {
 	TAILQ_ENTRY(ZkNode) link;
@@ -60,7 +48,9 @@ struct ZkNode
 	Telling		telling;
 	bool		parents;		/* its directory was sent with it */
 	ZkpWant		want;			/* record: not NULL, if it is one */
-	const ZkStyle *style;
+	bool		single;			/* it stands at the path itself, where others
+								 * create theirs: single.c */
+	ZkDone		looked;			/* the answer, where its create had none */
 	bool		comes_next;		/* see turn.c */
 	int			version;		/* with which it is deleted; -1: any */
 	uint32_t	versions;		/* until stale_until, requests that depend on
@@ -143,7 +133,7 @@ extern void zkn_rely_locked(ZkNode *n, ZkReliance reliance);
 
 /* node.c, for create.c: what a create, and the search for it, has shown */
 extern void zkn_name_locked(ZkNode *n, const char *name);
-extern void zkn_present_locked(ZkNode *n, int64_t czxid);
+extern void zkn_present_locked(ZkNode *n, const ZkStat *stat);
 extern void zkn_absent_locked(ZkNode *n, int rc);
 extern void zkn_unsure_locked(ZkNode *n, int rc);
 extern void zkn_advance_locked(ZkNode *n);

@@ -37,7 +37,7 @@
 static int64_t
 meant(const ZkNode *n)
 {
-	return n->style->single ? n->czxid : 0;
+	return n->single ? n->czxid : 0;
 }
 
 /*
@@ -151,7 +151,7 @@ send_checks(ZkRequest *r, ZkNode *const *nodes, int n)
 	ZkRequest  *checks = r;
 	int			last = n - 1;
 
-	while (last >= 0 && !nodes[last]->style->single)
+	while (last >= 0 && !nodes[last]->single)
 		last--;
 	if (last >= 0 && (checks = zkr_new_before_locked(r)) == NULL)
 		return;
@@ -166,7 +166,7 @@ send_checks(ZkRequest *r, ZkNode *const *nodes, int n)
 	{
 		ZkRequest  *read;
 
-		if (!nodes[i]->style->single)
+		if (!nodes[i]->single)
 			continue;
 		read = zkn_request_locked(nodes[i], on_heartbeat);
 		if (read == NULL)

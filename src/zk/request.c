@@ -259,20 +259,6 @@ zkr_fail_all_locked(ZkSession *s, int rc)
 	}
 }
 
-/* Whoever would be called back for this owner is not */
-void
-zkr_forget_owner_locked(ZkSession *s, const void *owner)
-{
-	ZkRequest  *r;
-
-	zk_assert(zks_has_mutex(s));
-	TAILQ_FOREACH(r, &s->requests.sent, in_list)
-	{
-		if (r->owner == owner)
-			r->done = NULL;
-	}
-}
-
 void
 zkr_free_requests(ZkSession *s)
 {

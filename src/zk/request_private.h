@@ -64,7 +64,6 @@ extern void zkr_on_code(int rc, const void *data);
 extern int	zkr_failed_op(const ZkRequest *r);
 extern void zkr_heard_locked(ZkSession *s, int64_t sent_at);
 extern void zkr_fail_all_locked(ZkSession *s, int rc);
-extern void zkr_forget_owner_locked(ZkSession *s, const void *owner);
 extern void zkr_free_requests(ZkSession *s);
 
 #endif							/* ZKLOCK_REQUEST_PRIVATE_H */

@@ -41,6 +41,7 @@ zks_open(const ZkOptions *options)
 		return NULL;
 	}
 	TAILQ_INIT(&s->nodes.all);
+	TAILQ_INIT(&s->turns);
 	s->sock = -1;
 	TAILQ_INIT(&s->requests.sent);
 	TAILQ_INIT(&s->requests.answered);
@@ -111,19 +112,20 @@ zks_closed(ZkSession *s, int bound_ms)
 	int64_t		now;
 
 	/* without the mutex, which who left from within a wait may have */
-	zks_stop_closes(s);
 	atomic_store(&s->closing, true);
 	if (!atomic_load(&s->idle.retired))
 		zks_wakeup_wake_keeper(&s->wakeup);
 
-	while (!atomic_load(&s->keeper_done) && !atomic_load(&s->lingers) && (now = zks_now()) < until)
+	while (!atomic_load(&s->keeper_done) && (now = zks_now()) < until)
 		wait_for_keeper(s, zks_ms_until(until, now));
-	return atomic_load(&s->keeper_done) || atomic_load(&s->lingers);
+	return atomic_load(&s->keeper_done);
 }
 
 void
 zks_close(ZkSession *s, int bound_ms, ZkMarks *left)
 {
+	if (left != NULL)
+		zks_stop_closes(s);
 	(void) zks_closed(s, bound_ms);
 	if (left != NULL)
 	{

@@ -38,14 +38,6 @@ typedef struct ZkFault
 								 * see LISTEN_MS in connection.c */
 } ZkFault;
 
-/* Turns of one kind: see stop_signal.h */
-typedef struct ZkStopBook
-{
-	atomic_uint closed;			/* in which the owner closed the session, or 0 */
-	unsigned int asked;			/* in which it was last asked to stop */
-	int64_t		again_at;		/* and when it is to be asked again */
-} ZkStopBook;
-
 /* To reach a server: connection.c */
 typedef struct ZkAttempts
 {
@@ -100,13 +92,16 @@ typedef struct ZkRequests
 	uint64_t	replies;		/* completions seen, ever */
 } ZkRequests;
 
-/* Its watches: watch.c */
+/*
+ * Its watches: watch.c.  What is not written to takes no memory, and there are no more than
+ * some ten thousand: their paths must fit into one packet.
+ */
+#define ZKR_CHAINS			1024
+
 typedef struct ZkWatches
 {
 	struct ZkWatchList all;
-	struct ZkWatchList *chains; /* the same by a hash of the path */
-	unsigned int nchains;		/* a power of two, or 0 */
-	unsigned int n;
+	struct ZkWatchList chains[ZKR_CHAINS];	/* the same by a hash of the path */
 	size_t		bytes;			/* what their paths need in a packet */
 } ZkWatches;
 
@@ -141,7 +136,7 @@ typedef struct ZkShowing
 	ZkNode	   *nodes[ZKS_SHOWN_NODES];
 } ZkShowing;
 
-typedef struct ZkTurn ZkTurn;	/* turn.c: our last turn in a queue */
+TAILQ_HEAD(ZkTurnList, ZkTurn);
 
 struct ZkSession
 {
@@ -157,8 +152,6 @@ struct ZkSession
 	atomic_bool closing;		/* the owner wants the session closed */
 	atomic_bool keeper_done;
 	atomic_uint news;			/* see zks_news */
-	atomic_bool lingers;		/* the session is over, and the owner relies
-								 * on what it had */
 	atomic_int	owners;			/* the last of the two frees the session */
 	atomic_bool gathering;		/* more will be sent at once */
 
@@ -185,9 +178,10 @@ struct ZkSession
 	ZkWatches	watches;
 	ZkNodes		nodes;
 	ZkMarks		marks;
-	ZkTurn	   *turns;			/* the latest first */
+	struct ZkTurnList turns;	/* turn.c: our last in each queue, the latest
+								 * first */
+	int			nturns;
 	ZkShowing	shown;
-	ZkStopBook	stops[ZKS_STOP_KINDS];
 };
 
 extern bool zks_make_uuid(char *text);

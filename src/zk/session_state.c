@@ -152,29 +152,22 @@ zks_enter(ZkSession *s)
 {
 	sigset_t	before;
 
-	if (s->options.handlers_return)
-	{
-		zks_lock(s);
-		return;
-	}
-	zks_block_signals(&before);
+	if (!s->options.handlers_return)
+		zks_block_signals(&before);
 	zks_lock(s);
-	s->owner_mask = before;
+	if (!s->options.handlers_return)
+		s->owner_mask = before;
 }
 
 void
 zks_leave(ZkSession *s)
 {
-	sigset_t	before;
+	bool		blocked = !s->options.handlers_return;
+	sigset_t	before = s->owner_mask;
 
-	if (s->options.handlers_return)
-	{
-		zks_unlock(s);
-		return;
-	}
-	before = s->owner_mask;
 	zks_unlock(s);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	if (blocked)
+		pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
 /* A thread inherits its creator's mask: signals are not for it.  False, with errno */

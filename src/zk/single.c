@@ -81,7 +81,7 @@ is_another(const ZkNode *n, const ZkRequest *r)
 	{
 		if (n->state == ZKN_CREATING && zkn_is_wanted(other))
 			break;
-		if (other != n && other->style->single && strcmp(other->dir, n->dir) == 0 &&
+		if (other != n && other->single && strcmp(other->dir, n->dir) == 0 &&
 			(is_unknown(other) ? other->version == r->answer.stat.version : other->czxid == r->answer.stat.czxid))
 			return true;
 	}
@@ -98,7 +98,7 @@ zkn_is_ours_locked(const ZkNode *n, const ZkRequest *r)
 	zk_assert(zks_has_mutex(n->session));
 	if (r->answer.rc != ZOK || r->answer.stat.owner != n->session->info.session_id)
 		return false;
-	if (!n->style->single)
+	if (!n->single)
 		return true;
 
 	/* without a czxid it could not be meant */

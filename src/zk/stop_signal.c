@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "lease.h"
+#include "nodes.h"
 #include "proof.h"
 #include "session_private.h"
 #include "stop_signal_private.h"
@@ -38,11 +39,10 @@ typedef struct Turn
 {
 	unsigned int last;
 	atomic_uint now;			/* 0: there is nothing to stop */
-	atomic_uint first;			/* from which it was carried on; itself, if it
-								 * was not */
 	atomic_uint asked;			/* in which one, and the reliance in the low
 								 * bits */
-	atomic_uint self;			/* in which the owner asks itself */
+	atomic_uint self;			/* the same, of what the owner asks itself */
+	_Atomic int64_t again_at;	/* when a session's thread asks again */
 	ZkStopReason reason;		/* what was lost then */
 } Turn;
 
@@ -50,9 +50,6 @@ static Turn turns[ZKS_STOP_KINDS];
 
 #define RELIANCE_BITS		2
 #define LAST_TURN			(UINT_MAX >> RELIANCE_BITS)
-
-/* Whether the owner relies on what a session had that it closed in an earlier turn */
-static atomic_bool closed_counts;
 
 /* The owner: its thread, and the signal that it handles */
 static pthread_t owner;
@@ -91,7 +88,7 @@ signal_owner(void)
 }
 
 void
-zks_stop_begin(ZksStopWhat what, int signal, bool carry_on)
+zks_stop_begin(ZksStopWhat what, int signal)
 {
 	static bool known = false;
 	Turn	   *t = &turns[what];
@@ -101,16 +98,7 @@ zks_stop_begin(ZksStopWhat what, int signal, bool carry_on)
 	known = true;
 	atomic_store(&owner_signal, signal);
 	t->last = t->last < LAST_TURN ? t->last + 1 : 1;
-	if (!carry_on)
-		atomic_store(&t->first, t->last);
 	atomic_store(&t->now, t->last);
-}
-
-void
-zks_stop_end(ZksStopWhat what)
-{
-	atomic_store(&turns[what].now, 0);
-	zks_stop_self(what, NULL);
 }
 
 bool
@@ -125,18 +113,24 @@ is_wanted(ZksStopWhat what)
 	return atomic_load(&wanted) >= (what == ZKS_STOP_PROCESS ? ZKS_STOP_TERMINATE : ZKS_STOP_LOST);
 }
 
+/* What one of these says of this turn */
+static ZkReliance
+reliance_now(ZksStopWhat what, atomic_uint * request)
+{
+	unsigned int turn = atomic_load(&turns[what].now);
+	unsigned int value = atomic_load(request);
+
+	return turn != 0 && value >> RELIANCE_BITS == turn ?
+		(ZkReliance) (value & ((1 << RELIANCE_BITS) - 1)) : ZKN_NOT_RELIED;
+}
+
 ZkReliance
 zks_stop_asked(ZksStopWhat what)
 {
-	unsigned int request = atomic_load(&turns[what].asked);
-	unsigned int now = atomic_load(&turns[what].now);
+	ZkReliance	asked = reliance_now(what, &turns[what].asked);
+	ZkReliance	self = reliance_now(what, &turns[what].self);
 
-	if (now == 0 || !is_wanted(what))
-		return ZKN_NOT_RELIED;
-	if (atomic_load(&turns[what].self) == now)
-		return ZKN_RELIED;
-	return request >> RELIANCE_BITS == now ?
-		(ZkReliance) (request & ((1 << RELIANCE_BITS) - 1)) : ZKN_NOT_RELIED;
+	return !is_wanted(what) ? ZKN_NOT_RELIED : asked > self ? asked : self;
 }
 
 /*-------------------------------------------------------------------------
@@ -172,8 +166,8 @@ make_timer(void)
 static void
 run_timer(void)
 {
-	bool		run = atomic_load(&turns[ZKS_STOP_STATEMENT].self) != 0 ||
-	atomic_load(&turns[ZKS_STOP_PROCESS].self) != 0;
+	bool		run = reliance_now(ZKS_STOP_STATEMENT, &turns[ZKS_STOP_STATEMENT].self) != ZKN_NOT_RELIED ||
+	reliance_now(ZKS_STOP_PROCESS, &turns[ZKS_STOP_PROCESS].self) != ZKN_NOT_RELIED;
 	const struct timespec again = {.tv_sec = run ? AGAIN_MS / 1000 : 0};
 	const struct itimerspec spec = {.it_value = again,.it_interval = again};
 
@@ -183,21 +177,45 @@ run_timer(void)
 }
 
 void
-zks_stop_self(ZksStopWhat what, const ZkStopReason *why)
+zks_stop_self(ZksStopWhat what, ZkReliance reliance, const ZkStopReason *why)
 {
 	Turn	   *t = &turns[what];
 
 	if (what == ZKS_STOP_PROCESS && !is_wanted(what))
-		why = NULL;
-	if (why != NULL)
+		reliance = ZKN_NOT_RELIED;
+	if (reliance > reliance_now(what, &t->self))
 	{
 		copy_reason(&t->reason, why);
 		make_timer();
+		atomic_store(&t->self, atomic_load(&t->now) << RELIANCE_BITS | reliance);
 	}
-	atomic_store(&t->self, why != NULL ? atomic_load(&t->now) : 0);
 	run_timer();
-	if (why != NULL && what == ZKS_STOP_PROCESS)
+	if (reliance != ZKN_NOT_RELIED && what == ZKS_STOP_PROCESS)
 		signal_owner();
+}
+
+void
+zks_stop_end(ZksStopWhat what)
+{
+	atomic_store(&turns[what].now, 0);
+	run_timer();
+}
+
+void
+zks_stop_closes(ZkSession *s)
+{
+	zks_enter(s);
+	if (s->info.state == ZKS_OVER)
+		zkn_over_locked(s);
+	for (int what = 0; what < ZKS_STOP_KINDS; what++)
+	{
+		ZkStopReason why = {.doubt = true};
+		ZkReliance	reliance = zkn_reliance_locked(s, true, what == ZKS_STOP_PROCESS, &why);
+
+		why.doubt = false;
+		zks_stop_self(what, reliance, &why);
+	}
+	zks_leave(s);
 }
 
 /*-------------------------------------------------------------------------
@@ -233,45 +251,6 @@ undoubted_until_locked(ZkSession *s)
 	return since + zks_timeout(&s->info);
 }
 
-void
-zks_stop_closes(ZkSession *s)
-{
-	for (int what = 0; what < ZKS_STOP_KINDS; what++)
-		atomic_store(&s->stops[what].closed, atomic_load(&turns[what].now));
-	atomic_store(&closed_counts, true);
-}
-
-bool
-zks_stop_closed_counts(void)
-{
-	return atomic_load(&closed_counts);
-}
-
-void
-zks_stop_closed(bool counts)
-{
-	atomic_store(&closed_counts, counts);
-}
-
-/*
- * How much the owner may rely on what the session has.  When it has closed the
- * session, since it was lost, the transaction still relies on it: it may have
- * noticed the loss, and have closed the session, before this thread could ask.  Later
- * ones may rely on the locks that it has not given back; for the process, the owner
- * looks itself then.
- */
-static ZkReliance
-most_reliance(ZkSession *s, ZksStopWhat what, unsigned int this_turn)
-{
-	unsigned int closed = atomic_load(&s->stops[what].closed);
-
-	if (!atomic_load(&s->closing) ||
-		(this_turn != 0 && closed >= atomic_load(&turns[what].first) && closed <= this_turn))
-		return ZKN_RELIED;
-	return what == ZKS_STOP_STATEMENT && atomic_load(&closed_counts) ?
-		ZKN_RELIED_IF_WRITTEN : ZKN_NOT_RELIED;
-}
-
 /* When to look again, if nothing is lost yet */
 static int64_t
 look_again_locked(ZkSession *s, int64_t now)
@@ -290,30 +269,25 @@ static int64_t
 ask_locked(ZkSession *s, ZksStopWhat what, int64_t now)
 {
 	Turn	   *t = &turns[what];
-	ZkStopBook *book = &s->stops[what];
 	unsigned int this_turn = atomic_load(&t->now);
 	bool		heeds_doubt = zks_stop_heeds_doubt();
 	ZkStopReason why = {.doubt = heeds_doubt && now > undoubted_until_locked(s)};
-	ZkReliance	most = most_reliance(s, what, this_turn);
 	ZkReliance	reliance = ZKN_NOT_RELIED;
 
-	if (most == ZKN_NOT_RELIED)
-		return ZKS_NEVER;
 	if (is_wanted(what))
 		reliance = zkn_reliance_locked(s, heeds_doubt, what == ZKS_STOP_PROCESS, &why);
 	if (reliance == ZKN_NOT_RELIED)
 		return what == ZKS_STOP_STATEMENT ? look_again_locked(s, now) : ZKS_NEVER;
 	if (this_turn == 0)
 		return now + AGAIN_MS * ZKS_MS;
-	if (this_turn != book->asked || now >= book->again_at)
+	if (reliance_now(what, &t->asked) == ZKN_NOT_RELIED || now >= atomic_load(&t->again_at))
 	{
-		book->asked = this_turn;
-		book->again_at = now + AGAIN_MS * ZKS_MS;
+		atomic_store(&t->again_at, now + AGAIN_MS * ZKS_MS);
 		copy_reason(&t->reason, &why);
-		atomic_store(&t->asked, this_turn << RELIANCE_BITS | (reliance < most ? reliance : most));
+		atomic_store(&t->asked, this_turn << RELIANCE_BITS | reliance);
 		signal_owner();
 	}
-	return book->again_at;
+	return atomic_load(&t->again_at);
 }
 
 /*
@@ -326,6 +300,8 @@ zks_stop_locked(ZkSession *s, int64_t now)
 	int64_t		at;
 
 	zk_assert(zks_has_mutex(s));
+	if (atomic_load(&s->closing))
+		return ZKS_NEVER;		/* what it had is the owner's own reason now */
 
 	/* before a cancel that it makes needless */
 	at = ask_locked(s, ZKS_STOP_PROCESS, now);

@@ -16,8 +16,7 @@
  * second until the turn ends.  With ZKS_STOP_DOUBT also when nothing has
  * proven for a whole session timeout that the session lives.  Begin a turn
  * after what is relied on has become more, and a new one when it has become
- * less: what was asked for in the old one is void.  If it is to carry on, the owner
- * still relies on something that a session had which is closed by now.
+ * less: what was asked for in the old one is void.
  *
  * With ZKS_STOP_TERMINATE its process is to end when a node on which it relies by a
  * session-scope hold is lost, or in doubt.  That is so between transactions, too, and not
@@ -48,7 +47,7 @@ typedef struct ZkStopReason
 } ZkStopReason;
 
 extern void zks_stop_when(ZksStopWhen when);
-extern void zks_stop_begin(ZksStopWhat what, int signal, bool carry_on);
+extern void zks_stop_begin(ZksStopWhat what, int signal);
 extern void zks_stop_end(ZksStopWhat what);
 extern bool zks_stop_possible(ZksStopWhat what);	/* a turn has begun */
 
@@ -56,19 +55,13 @@ extern bool zks_stop_possible(ZksStopWhat what);	/* a turn has begun */
 extern void zks_stop_look(ZkSession *session);
 
 /*
- * Whether something may rely on locks of a session that is closed by now.  True
- * after each close, until the owner says what is so.
- */
-extern bool zks_stop_closed_counts(void);
-extern void zks_stop_closed(bool counts);
-
-/*
  * In this turn the owner has a reason of its own to stop, which no session's thread
- * knows: the signal comes a second from now, and each second until the turn ends, or
- * for longer if there is such a reason in the next one; for the process at once, too.
- * NULL: it has none, which must be said, too.
+ * knows, such as what a session had that it has closed: the signal comes a second from
+ * now, and each second until the turn ends, or for longer if there is such a reason in the
+ * next one; for the process at once, too.  ZKN_NOT_RELIED: it has none, which must be
+ * said, too.
  */
-extern void zks_stop_self(ZksStopWhat what, const ZkStopReason *why);
+extern void zks_stop_self(ZksStopWhat what, ZkReliance reliance, const ZkStopReason *why);
 
 /* For the handler: whether the owner is asked to stop, in this turn */
 extern ZkReliance zks_stop_asked(ZksStopWhat what);

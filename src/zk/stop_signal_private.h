@@ -13,7 +13,7 @@
 extern int64_t zks_stop_locked(ZkSession *s, int64_t now);
 extern bool zks_stop_heeds_doubt(void);
 
-/* call before the session is marked as closing */
+/* From here on its thread does not ask: what the session had is lost */
 extern void zks_stop_closes(ZkSession *s);
 
 #endif							/* ZKLOCK_STOP_SIGNAL_PRIVATE_H */

@@ -118,33 +118,18 @@ zks_tls_reason(void)
  *-------------------------------------------------------------------------
  */
 
+/* With the gate */
+static bool has_pass_phrase;
+
 static int
 no_pass_phrase(char *buf, int size, int rwflag, void *userdata)
 {
 	(void) buf;
 	(void) size;
 	(void) rwflag;
-	*(bool *) userdata = true;
+	(void) userdata;
+	has_pass_phrase = true;
 	return 0;
-}
-
-/*
- * NULL, or what is wrong with it.  For a key PostgreSQL's own rule for that of its
- * server: it belongs either to the server's user and nobody else may read it, or to
- * root, who may let the server's group read it.
- */
-static const char *
-check_file(const struct stat *st, bool is_key)
-{
-	bool		own = st->st_uid == geteuid();
-
-	if (!S_ISREG(st->st_mode))
-		return "is not a regular file";
-	if (is_key && !own && st->st_uid != 0)
-		return "is not owned by the server's user or root";
-	if (is_key && (st->st_mode & (own ? S_IRWXG | S_IRWXO : S_IWGRP | S_IXGRP | S_IRWXO)) != 0)
-		return "has group or world access";
-	return NULL;
 }
 
 /* What a file holds */
@@ -193,7 +178,7 @@ read_file(const char *file, ZksTlsFile which, Content *c, char *error, int errle
 	FILE	   *f = NULL;
 
 	/* opening a pipe would block */
-	if (stat(file, &st) == 0 && (wrong = check_file(&st, which == ZKS_TLS_KEY)) == NULL)
+	if (stat(file, &st) == 0 && (wrong = zks_check_file(&st, which == ZKS_TLS_KEY)) == NULL)
 	{
 		f = fopen(file, "re");
 		result = f != NULL && fstat(fileno(f), &st) == 0 && read_all(f, st.st_size, c);
@@ -212,31 +197,16 @@ read_file(const char *file, ZksTlsFile which, Content *c, char *error, int errle
 	return result;
 }
 
-/*
- * That may take as long as the file system likes, so without the gate, and without the
- * mutex of a session
- */
-static bool
-read_files(const ZkTlsFiles *files, Content *contents, char *error, int errlen)
-{
-	bool		result = true;
-
-	for (int i = 0; result && i < ZKS_TLS_NFILES; i++)
-		result = files->name[i][0] == '\0' || read_file(files->name[i], i, &contents[i], error, errlen);
-	return result;
-}
-
 /* OpenSSL's default would prompt on a terminal for a pass phrase */
 
 static bool
-load_authorities(SSL_CTX *ctx, BIO *bio, bool *has_pass_phrase)
+load_authorities(SSL_CTX *ctx, BIO *bio)
 {
 	X509_STORE *store = SSL_CTX_get_cert_store(ctx);
 
 	STACK_OF(X509_INFO) * found = PEM_X509_INFO_read_bio(bio, NULL, NULL, (void *) "");
 	bool		any = false;
 
-	(void) has_pass_phrase;
 	for (int i = 0; i < sk_X509_INFO_num(found); i++)
 	{
 		X509_INFO  *info = sk_X509_INFO_value(found, i);
@@ -256,13 +226,12 @@ load_authorities(SSL_CTX *ctx, BIO *bio, bool *has_pass_phrase)
  * file must not become an authority.
  */
 static bool
-load_revocations(SSL_CTX *ctx, BIO *bio, bool *has_pass_phrase)
+load_revocations(SSL_CTX *ctx, BIO *bio)
 {
 	X509_STORE *store = SSL_CTX_get_cert_store(ctx);
 	X509_CRL   *crl;
 	bool		any = false;
 
-	(void) has_pass_phrase;
 	while ((crl = PEM_read_bio_X509_CRL(bio, NULL, NULL, (void *) "")) != NULL)
 	{
 		any |= X509_STORE_add_crl(store, crl) == 1;
@@ -274,13 +243,13 @@ load_revocations(SSL_CTX *ctx, BIO *bio, bool *has_pass_phrase)
 
 /* Ours, and then those of the authorities between */
 static bool
-load_chain(SSL_CTX *ctx, BIO *bio, bool *has_pass_phrase)
+load_chain(SSL_CTX *ctx, BIO *bio)
 {
-	X509	   *cert = PEM_read_bio_X509_AUX(bio, NULL, no_pass_phrase, has_pass_phrase);
+	X509	   *cert = PEM_read_bio_X509_AUX(bio, NULL, no_pass_phrase, NULL);
 	bool		loaded = cert != NULL && SSL_CTX_use_certificate(ctx, cert) == 1;
 
 	X509_free(cert);
-	while (loaded && (cert = PEM_read_bio_X509(bio, NULL, no_pass_phrase, has_pass_phrase)) != NULL)
+	while (loaded && (cert = PEM_read_bio_X509(bio, NULL, no_pass_phrase, NULL)) != NULL)
 	{
 		loaded = SSL_CTX_add0_chain_cert(ctx, cert) == 1;
 		if (!loaded)
@@ -290,9 +259,9 @@ load_chain(SSL_CTX *ctx, BIO *bio, bool *has_pass_phrase)
 }
 
 static bool
-load_key(SSL_CTX *ctx, BIO *bio, bool *has_pass_phrase)
+load_key(SSL_CTX *ctx, BIO *bio)
 {
-	EVP_PKEY   *key = PEM_read_bio_PrivateKey(bio, NULL, no_pass_phrase, has_pass_phrase);
+	EVP_PKEY   *key = PEM_read_bio_PrivateKey(bio, NULL, no_pass_phrase, NULL);
 	bool		loaded = key != NULL && SSL_CTX_use_PrivateKey(ctx, key) == 1;
 
 	EVP_PKEY_free(key);
@@ -302,12 +271,12 @@ load_key(SSL_CTX *ctx, BIO *bio, bool *has_pass_phrase)
 static bool
 load(SSL_CTX *ctx, const Content *contents, char *error, int errlen)
 {
-	static bool (*const loaders[]) (SSL_CTX *ctx, BIO *bio, bool *has_pass_phrase) =
+	static bool (*const loaders[]) (SSL_CTX *ctx, BIO *bio) =
 	{load_authorities, load_revocations, load_chain, load_key};
 	static const char *const missing[] =
 	{"certificates", "revocation lists", "certificate", "key of that certificate"};
-	bool		has_pass_phrase = false;
 
+	has_pass_phrase = false;
 	for (int i = 0; i < ZKS_TLS_NFILES; i++)
 	{
 		BIO		   *bio;
@@ -316,7 +285,7 @@ load(SSL_CTX *ctx, const Content *contents, char *error, int errlen)
 		if (contents[i].bytes == NULL)
 			continue;
 		bio = BIO_new_mem_buf(contents[i].bytes, contents[i].len);
-		loaded = bio != NULL && loaders[i] (ctx, bio, &has_pass_phrase);
+		loaded = bio != NULL && loaders[i] (ctx, bio);
 		BIO_free(bio);
 		if (loaded)
 			continue;
@@ -396,11 +365,34 @@ zks_tls_free(ZkTls *tls)
 	free(tls);
 }
 
+/*
+ * What the files hold now.  Reading them may take as long as the file system likes, so that
+ * is done without the gate, and without the mutex of a session.
+ */
+static bool
+read_files(ZkTls *tls, char *error, int errlen)
+{
+	Content		contents[ZKS_TLS_NFILES] = {0};
+	SSL_CTX    *ctx = NULL;
+	bool		read = true;
+
+	for (int i = 0; read && i < ZKS_TLS_NFILES; i++)
+		read = tls->files.name[i][0] == '\0' || read_file(tls->files.name[i], i, &contents[i], error, errlen);
+	zks_lock_tls();
+	if (read && (ctx = make_context(contents, error, errlen)) != NULL)
+	{
+		SSL_CTX_free(tls->ctx);
+		tls->ctx = ctx;
+	}
+	zks_unlock_tls();
+	free_contents(contents);
+	return ctx != NULL;
+}
+
 ZkTls *
 zks_tls(const ZkTlsFiles *files, char *error, int errlen)
 {
 	ZkTls	   *tls = calloc(1, sizeof(ZkTls));
-	Content		contents[ZKS_TLS_NFILES] = {0};
 	bool		copied = true;
 
 	snprintf(error, errlen, "Out of memory");
@@ -415,13 +407,7 @@ zks_tls(const ZkTlsFiles *files, char *error, int errlen)
 	{
 		(void) have_changed(tls);
 		errno = 0;
-		if (read_files(&tls->files, contents, error, errlen))
-		{
-			zks_lock_tls();
-			tls->ctx = make_context(contents, error, errlen);
-			zks_unlock_tls();
-		}
-		free_contents(contents);
+		(void) read_files(tls, error, errlen);
 	}
 	if (tls->ctx == NULL)
 	{
@@ -446,26 +432,11 @@ static void
 renew_context(ZkTls *tls)
 {
 	char		error[ZKS_TROUBLE_LEN];
-	Content		contents[ZKS_TLS_NFILES] = {0};
-	SSL_CTX    *ctx = NULL;
 
 	if (atomic_exchange(&tls->renewing, true))
 		return;
-	if (have_changed(tls))
-	{
-		bool		read = read_files(&tls->files, contents, error, sizeof(error));
-
-		zks_lock_tls();
-		if (read && (ctx = make_context(contents, error, sizeof(error))) != NULL)
-		{
-			SSL_CTX_free(tls->ctx);
-			tls->ctx = ctx;
-		}
-		zks_unlock_tls();
-		if (ctx == NULL)
-			memset(tls->seen, 0, sizeof(tls->seen));
-		free_contents(contents);
-	}
+	if (have_changed(tls) && !read_files(tls, error, sizeof(error)))
+		memset(tls->seen, 0, sizeof(tls->seen));
 	atomic_store(&tls->renewing, false);
 }
 

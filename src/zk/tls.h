@@ -8,6 +8,9 @@
 #ifndef ZKLOCK_TLS_H
 #define ZKLOCK_TLS_H
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include "session.h"
 
 /*
@@ -32,5 +35,24 @@ typedef struct ZkTlsFiles
 } ZkTlsFiles;
 
 extern ZkTls *zks_tls(const ZkTlsFiles *files, char *error, int errlen);
+
+/*
+ * NULL, or what is wrong with a file.  For one with secrets PostgreSQL's own rule for the
+ * key of its server: it belongs either to the server's user and nobody else may read it,
+ * or to root, who may let the server's group read it.
+ */
+static inline const char *
+zks_check_file(const struct stat *st, bool secret)
+{
+	bool		own = st->st_uid == geteuid();
+
+	if (!S_ISREG(st->st_mode))
+		return "is not a regular file";
+	if (secret && !own && st->st_uid != 0)
+		return "is owned neither by the server's user nor by root";
+	if (secret && (st->st_mode & (own ? S_IRWXG | S_IRWXO : S_IWGRP | S_IXGRP | S_IRWXO)) != 0)
+		return "has group or world access";
+	return NULL;
+}
 
 #endif							/* ZKLOCK_TLS_H */

@@ -37,9 +37,9 @@
 
 #define MOST_NEEDED			64
 
-struct ZkTurn
+typedef struct ZkTurn
 {
-	ZkTurn	   *next;
+	TAILQ_ENTRY(ZkTurn) link;
 	uint32_t	epoch;			/* the connection by which it was granted */
 	int64_t		czxid;
 	bool		given_back;		/* its delete was answered there */
@@ -48,39 +48,29 @@ struct ZkTurn
 	int			needed;			/* so often is enough for a bet */
 	char		name[ZKP_NAME_LEN];
 	char		dir[];
-};
+} ZkTurn;
 
-/* The link that leads to the one of this directory, or to NULL */
-static ZkTurn **
+/* That of this directory, or NULL */
+static ZkTurn *
 find(ZkSession *s, const char *dir)
 {
-	ZkTurn	  **link = &s->turns;
+	ZkTurn	   *t;
 
 	zk_assert(zks_has_mutex(s));
-	while (*link != NULL && strcmp((*link)->dir, dir) != 0)
-		link = &(*link)->next;
-	return link;
+	TAILQ_FOREACH(t, &s->turns, link)
+	{
+		if (strcmp(t->dir, dir) == 0)
+			break;
+	}
+	return t;
 }
 
 static void
-unlink_turn(ZkTurn **link)
+forget(ZkSession *s, ZkTurn *t)
 {
-	ZkTurn	   *t = *link;
-
-	*link = t->next;
+	TAILQ_REMOVE(&s->turns, t, link);
+	s->nturns--;
 	free(t);
-}
-
-static void
-forget_oldest(ZkSession *s)
-{
-	ZkTurn	  **link = &s->turns;
-	int			n = 1;
-
-	while (*link != NULL && n++ < MOST_TURNS)
-		link = &(*link)->next;
-	while (*link != NULL)
-		unlink_turn(link);
 }
 
 bool
@@ -90,7 +80,7 @@ zkn_bet(ZkSession *s, const char *dir)
 	ZkTurn	   *t;
 
 	zks_enter(s);
-	t = *find(s, dir);
+	t = find(s, dir);
 	if (t != NULL)
 		bet = t->bet = t->epoch == s->info.epoch && t->in_a_row >= t->needed;
 	zks_leave(s);
@@ -100,22 +90,21 @@ zkn_bet(ZkSession *s, const char *dir)
 void
 zkn_turn_granted_locked(ZkSession *s, const char *dir, const char *name, int64_t czxid)
 {
-	ZkTurn	  **link = find(s, dir);
-	ZkTurn	   *t = *link;
+	ZkTurn	   *t = find(s, dir);
 
 	if (t != NULL)
-		*link = t->next;
+		TAILQ_REMOVE(&s->turns, t, link);
 	else
 	{
-		forget_oldest(s);
 		t = calloc(1, sizeof(ZkTurn) + strlen(dir) + 1);
 		if (t == NULL)
 			return;
 		t->needed = 1;
 		strcpy(t->dir, dir);
+		if (++s->nturns > MOST_TURNS)
+			forget(s, TAILQ_LAST(&s->turns, ZkTurnList));
 	}
-	t->next = s->turns;
-	s->turns = t;
+	TAILQ_INSERT_HEAD(&s->turns, t, link);
 	t->epoch = s->info.epoch;
 	t->czxid = czxid;
 	t->given_back = false;
@@ -125,7 +114,7 @@ zkn_turn_granted_locked(ZkSession *s, const char *dir, const char *name, int64_t
 void
 zkn_turn_ended_locked(ZkSession *s, const char *dir, int64_t czxid, bool deleted)
 {
-	ZkTurn	   *t = *find(s, dir);
+	ZkTurn	   *t = find(s, dir);
 
 	if (t != NULL && t->czxid == czxid)
 		t->given_back = deleted && t->epoch == s->info.epoch;
@@ -134,16 +123,16 @@ zkn_turn_ended_locked(ZkSession *s, const char *dir, int64_t czxid, bool deleted
 void
 zkn_turn_shared_locked(ZkSession *s, const char *dir)
 {
-	ZkTurn	  **link = find(s, dir);
+	ZkTurn	   *t = find(s, dir);
 
-	if (*link != NULL)
-		unlink_turn(link);
+	if (t != NULL)
+		forget(s, t);
 }
 
 bool
 zkn_turn_created_locked(ZkSession *s, const char *dir, const char *name, int64_t czxid)
 {
-	ZkTurn	   *t = *find(s, dir);
+	ZkTurn	   *t = find(s, dir);
 	bool		next;
 
 	if (t == NULL)
@@ -163,6 +152,6 @@ zkn_turn_created_locked(ZkSession *s, const char *dir, const char *name, int64_t
 void
 zkn_free_turns(ZkSession *s)
 {
-	while (s->turns != NULL)
-		unlink_turn(&s->turns);
+	while (!TAILQ_EMPTY(&s->turns))
+		forget(s, TAILQ_FIRST(&s->turns));
 }

@@ -15,9 +15,6 @@
 #include "operation.h"
 #include "watch_private.h"
 
-/* A power of two */
-#define FIRST_CHAINS	64
-
 /* At a path; the next ones in the chain may be at others */
 static struct ZkWatchList *
 chain_of(ZkSession *s, const char *path)
@@ -26,28 +23,7 @@ chain_of(ZkSession *s, const char *path)
 
 	for (const char *c = path; *c != '\0'; c++)
 		hash = (hash ^ (unsigned char) *c) * 16777619u;
-	return &s->watches.chains[hash & (s->watches.nchains - 1)];
-}
-
-/* As many chains as watches.  False: there is no memory, and there are none */
-static bool
-make_chains(ZkSession *s)
-{
-	unsigned int n = s->watches.nchains > 0 ? 2 * s->watches.nchains : FIRST_CHAINS;
-	struct ZkWatchList *chains;
-	ZkWatch    *w;
-
-	if (s->watches.n < s->watches.nchains)
-		return true;
-	chains = calloc(n, sizeof(*chains));
-	if (chains == NULL)
-		return s->watches.nchains > 0;
-	free(s->watches.chains);
-	s->watches.chains = chains;
-	s->watches.nchains = n;
-	LIST_FOREACH(w, &s->watches.all, in_list)
-		LIST_INSERT_HEAD(chain_of(s, w->path), w, in_chain);
-	return true;
+	return &s->watches.chains[hash % ZKR_CHAINS];
 }
 
 static void
@@ -57,7 +33,6 @@ free_watch(ZkWatch *w)
 
 	LIST_REMOVE(w, in_list);
 	LIST_REMOVE(w, in_chain);
-	s->watches.n--;
 	s->watches.bytes -= ZKR_STRING_BYTES + strlen(w->path);
 	free(w->info.data);
 	free(w);
@@ -103,9 +78,9 @@ on_watch(zhandle_t *zh, int type, int state, const char *path, void *context)
 
 	(void) state;
 	(void) context;
-	if (type == ZOO_SESSION_EVENT || s->watches.n == 0)
-		return;					/* the former is said to every watch;
-								 * library_handle.c handles it */
+	if (type == ZOO_SESSION_EVENT)
+		return;					/* it is said to every watch; library_handle.c
+								 * handles it */
 	for (ZkWatch *next,
 		 *w = LIST_FIRST(chain_of(s, path)); w != NULL; w = next)
 	{
@@ -159,7 +134,7 @@ static void
 free_left_at(ZkSession *s, const char *path, bool of_children)
 {
 	for (ZkWatch *next,
-		 *w = s->watches.n > 0 ? LIST_FIRST(chain_of(s, path)) : NULL; w != NULL; w = next)
+		 *w = LIST_FIRST(chain_of(s, path)); w != NULL; w = next)
 	{
 		next = LIST_NEXT(w, in_chain);
 		if (w->left && !w->in_flight && w->of_children == of_children && strcmp(w->path, path) == 0)
@@ -221,7 +196,7 @@ on_watch_set(ZkRequest *r)
 static ZkWatch *
 new_watch_locked(ZkSession *s, const char *path, bool of_children)
 {
-	ZkWatch    *w = make_chains(s) ? calloc(1, sizeof(ZkWatch) + strlen(path) + 1) : NULL;
+	ZkWatch    *w = calloc(1, sizeof(ZkWatch) + strlen(path) + 1);
 
 	if (w == NULL)
 		return NULL;
@@ -231,7 +206,6 @@ new_watch_locked(ZkSession *s, const char *path, bool of_children)
 	strcpy(w->path, path);
 	LIST_INSERT_HEAD(&s->watches.all, w, in_list);
 	LIST_INSERT_HEAD(chain_of(s, path), w, in_chain);
-	s->watches.n++;
 	s->watches.bytes += ZKR_STRING_BYTES + strlen(path);
 	return w;
 }
@@ -364,5 +338,4 @@ zkr_free_watches(ZkSession *s)
 {
 	while (!LIST_EMPTY(&s->watches.all))
 		free_watch(LIST_FIRST(&s->watches.all));
-	free(s->watches.chains);
 }

@@ -60,14 +60,6 @@ typedef enum Stage
 	CARRY
 } Stage;
 
-/* The state of the library's end of the socket pair */
-typedef enum Library
-{
-	LISTENS,
-	LEAVES,						/* it has closed its socket */
-	LEFT						/* and we have read everything that it wrote */
-} Library;
-
 /* The keeper's and its own thread's; the last of the two frees it */
 struct ZkWire
 {
@@ -79,11 +71,12 @@ struct ZkWire
 	SSL		   *ssl;
 	char	   *names;			/* a copy of resolve.c's */
 	Stage		stage;
-	Library		library;
+	bool		library_left;	/* and we have read everything that it wrote */
 	bool		library_deaf;	/* data for it was lost: it gets nothing
 								 * further */
 	bool		server_gone;
-	int64_t		quiet_by;		/* deadline for sending the last data */
+	int64_t		quiet_by;		/* deadline for sending the last data, once
+								 * the library has closed its socket; or 0 */
 	Load		out;			/* to the server */
 	Load		in;
 	bool		again;			/* there is more to do at once */
@@ -233,10 +226,8 @@ secure(ZkWire *w)
 static void
 leave(ZkWire *w)
 {
-	if (w->library != LISTENS)
-		return;
-	w->quiet_by = zks_now() + LAST_WORDS_MS * ZKS_MS;
-	w->library = LEAVES;
+	if (w->quiet_by == 0)
+		w->quiet_by = zks_now() + LAST_WORDS_MS * ZKS_MS;
 }
 
 /* From the library to the server; true if anything moved */
@@ -245,7 +236,7 @@ carry_out(ZkWire *w)
 {
 	bool		moved = false;
 
-	if (w->out.at == w->out.end && w->library != LEFT)
+	if (w->out.at == w->out.end && !w->library_left)
 	{
 		ssize_t		n = recv(w->inner, w->out.bytes, sizeof(w->out.bytes), MSG_DONTWAIT);
 
@@ -259,7 +250,7 @@ carry_out(ZkWire *w)
 		else
 		{
 			leave(w);
-			w->library = LEFT;
+			w->library_left = true;
 		}
 	}
 	if (w->out.at < w->out.end)
@@ -308,7 +299,7 @@ carry_in(ZkWire *w)
 		}
 		w->in.end += rc;
 	}
-	if (w->library == LEFT || w->library_deaf)
+	if (w->library_left || w->library_deaf)
 		w->in.at = w->in.end;
 	if (w->in.at < w->in.end)
 	{
@@ -350,8 +341,8 @@ work(ZkWire *w)
 
 	if (w->server_gone)
 		return w->in.at < w->in.end;
-	if ((w->library == LEFT && w->out.at == w->out.end) ||
-		(w->library != LISTENS && zks_now() >= w->quiet_by))
+	if ((w->library_left && w->out.at == w->out.end) ||
+		(w->quiet_by != 0 && zks_now() >= w->quiet_by))
 	{
 		SSL_shutdown(w->ssl);
 		return false;
@@ -412,9 +403,9 @@ wire_main(void *arg)
 		 */
 		fds[0].fd = w->server_gone ? -1 : w->net;
 		fds[0].events = w->net_events;
-		fds[1].fd = w->library != LISTENS && w->inner_events == 0 ? -1 : w->inner;
+		fds[1].fd = w->quiet_by != 0 && w->inner_events == 0 ? -1 : w->inner;
 		fds[1].events = w->inner_events | POLLRDHUP;
-		poll(fds, 2, w->again ? 0 : w->library != LISTENS ? LAST_WORDS_MS : -1);
+		poll(fds, 2, w->again ? 0 : w->quiet_by != 0 ? LAST_WORDS_MS : -1);
 		if (w->stage != CARRY && fds[1].revents != 0)
 			break;
 		if (fds[1].revents & (POLLRDHUP | POLLHUP | POLLERR))

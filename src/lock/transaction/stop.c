@@ -284,14 +284,6 @@ zkl_stop_init(void)
  *-------------------------------------------------------------------------
  */
 
-static void
-begin(bool carry_on)
-{
-	if (guarded || !have_signal())
-		return;
-	zks_stop_begin(ZKS_STOP_STATEMENT, stop_signal, carry_on);
-}
-
 /*
  * What was asked for so far is void.  A cancel that has not been acted upon is
  * taken back; one that has is an error already.
@@ -348,13 +340,13 @@ zkl_tell_reliance(Lock *lock)
 				 is_any(is_of_session, base));
 }
 
-void
-zkl_stop_more(void)
+static bool
+lost(ZkStopReason *why, const Lock *lock, ZkLoss loss)
 {
-	if (!zks_stop_possible(ZKS_STOP_STATEMENT))
-		begin(false);
-	if (!zks_stop_possible(ZKS_STOP_PROCESS))
-		zkl_terminate_again();
+	why->doubt = false;
+	why->loss = loss;
+	strlcpy(why->dir, lock->key.path, sizeof(why->dir));
+	return true;
 }
 
 /*
@@ -370,56 +362,71 @@ gave_back_lost(ZkStopReason *why)
 	{
 		const Hold *hold = dlist_container(Hold, in_xact, iter.cur);
 
-		if (hold->loss == ZK_NOT_LOST)
-			continue;
-		why->doubt = false;
-		why->loss = hold->loss;
-		strlcpy(why->dir, hold->lock->key.path, sizeof(why->dir));
-		return true;
+		if (hold->loss != ZK_NOT_LOST)
+			return lost(why, hold->lock, hold->loss);
 	}
 	return false;
 }
 
 /*
- * A lock that is held since a ZooKeeper session that is closed by now, and of which
- * this is so, or of one that relies on its node (unless is_so is NULL); or NULL
+ * Whether a lock is held since a ZooKeeper session that is closed by now, of which this is
+ * so, or of one that relies on its node (unless is_so is NULL)
  */
-static Lock *
-of_closed_session(bool (*is_so) (Lock *lock))
+static bool
+is_of_closed_session(bool (*is_so) (Lock *lock), ZkStopReason *why)
 {
+	static uint32 none_before = 0;	/* all that is held is of this session, as
+									 * long as it is there */
 	dlist_iter	iter;
 
+	if (zkb_generation() == none_before)
+		return false;
 	dlist_foreach(iter, &zkl_held)
 	{
 		Lock	   *base = zkl_base(dlist_container(Lock, in_held, iter.cur));
 
 		if (base != NULL && zkl_peek_session_of(base) == NULL &&
 			(is_so == NULL || is_any(is_so, base)))
-			return base;
+			return lost(why, base, base->loss != ZK_NOT_LOST ? base->loss : zkb_last_loss());
 	}
-	return NULL;
+	if (is_so == NULL)
+		none_before = zkb_generation();
+	return false;
 }
 
-/* Also those that earlier transactions took count, if a later one writes */
+/* Also what earlier transactions took counts, if this one writes */
 static void
-look_at_closed_sessions(void)
+begin(void)
 {
-	if (zks_stop_closed_counts())
-		zks_stop_closed(of_closed_session(NULL) != NULL);
+	ZkReliance	reliance = ZKN_NOT_RELIED;
+	ZkStopReason why;
+
+	if (guarded || !have_signal())
+		return;
+	zks_stop_begin(ZKS_STOP_STATEMENT, stop_signal);
+	if (gave_back_lost(&why) || is_of_closed_session(is_taken_here, &why))
+		reliance = ZKN_RELIED;
+	else if (is_of_closed_session(NULL, &why))
+		reliance = ZKN_RELIED_IF_WRITTEN;
+	zks_stop_self(ZKS_STOP_STATEMENT, reliance, &why);
+}
+
+void
+zkl_stop_more(void)
+{
+	if (!zks_stop_possible(ZKS_STOP_STATEMENT))
+		begin();
+	if (!zks_stop_possible(ZKS_STOP_PROCESS))
+		zkl_terminate_again();
 }
 
 void
 zkl_stop_anew(void)
 {
-	ZkStopReason why;
-
 	zkl_terminate_again();
 	if (!zks_stop_possible(ZKS_STOP_STATEMENT))
 		return;
-	look_at_closed_sessions();
-	begin(zks_stop_closed_counts() && of_closed_session(is_taken_here) != NULL);	/* without an end, which
-																					 * its thread might see */
-	zks_stop_self(ZKS_STOP_STATEMENT, gave_back_lost(&why) && have_signal() ? &why : NULL);
+	begin();
 
 	/* what is asked for from now on is asked for again */
 	take_back();
@@ -437,18 +444,16 @@ zkl_stop_no_longer(bool ended)
 	}
 	if (!ended)
 		canceled = false;
-	look_at_closed_sessions();
 }
 
 void
 zkl_stop_next_transaction(void)
 {
-	look_at_closed_sessions();
 	if (zkl_nnodes == 0 || proc_exit_inprogress)
 		return;
 	if (zkb_peek() != NULL)
 		zkn_rely_less(zkb_peek());
-	begin(false);
+	begin();
 	zkl_terminate_again();
 }
 
@@ -460,21 +465,15 @@ zkl_stop_next_transaction(void)
 void
 zkl_terminate_again(void)
 {
-	ZkStopReason why = {.doubt = false};
-	Lock	   *lost;
+	ZkStopReason why;
 
 	if (guarded || !have_signal())
 		return;
-	zks_stop_begin(ZKS_STOP_PROCESS, stop_signal, false);
+	zks_stop_begin(ZKS_STOP_PROCESS, stop_signal);
 	if (zkb_peek() != NULL)
 		zks_stop_look(zkb_peek());
-	lost = zks_stop_closed_counts() ? of_closed_session(is_of_session) : NULL;
-	if (lost != NULL)
-	{
-		why.loss = lost->loss != ZK_NOT_LOST ? lost->loss : zkb_last_loss();
-		strlcpy(why.dir, lost->key.path, sizeof(why.dir));
-	}
-	zks_stop_self(ZKS_STOP_PROCESS, lost != NULL ? &why : NULL);
+	zks_stop_self(ZKS_STOP_PROCESS,
+				  is_of_closed_session(is_of_session, &why) ? ZKN_RELIED : ZKN_NOT_RELIED, &why);
 }
 
 /* Else a wait for a synchronous standby, say, would find the request to end */

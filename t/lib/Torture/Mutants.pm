@@ -250,8 +250,8 @@ our @MUTANTS = (
 	},
 	{
 		name => 'watches_mislaid',
-		what => 'who has more watches than there was room for hears no event of those that were there',
-		edits => [ [ 'zk/watch.c', "\t\tLIST_INSERT_HEAD(chain_of(s, w->path), w, in_chain);\n\treturn true;", "\t\tLIST_INSERT_HEAD(&chains[0], w, in_chain);\n\treturn true;" ] ],
+		what => 'a watch is kept where no event looks for it',
+		edits => [ [ 'zk/watch.c', 'LIST_INSERT_HEAD(chain_of(s, path), w, in_chain);', 'LIST_INSERT_HEAD(&s->watches.chains[0], w, in_chain);' ] ],
 		test => [ '025_commit_guard', 'several locks, one of them deleted by hand' ]
 	},
 	{
@@ -313,7 +313,7 @@ our @MUTANTS = (
 	{
 		name => 'next_after_reader',
 		what => 'nor need it have been exclusive until then',
-		edits => [ [ 'zk/turn.c', "\tif (*link != NULL)\n\t\tunlink_turn(link);\n}", "\t(void) link;\n}" ] ],
+		edits => [ [ 'zk/turn.c', "\tif (t != NULL)\n\t\tforget(s, t);\n}", "\t(void) t;\n}" ] ],
 		test => [ '104_no_list', 'what ends it' ]
 	},
 
