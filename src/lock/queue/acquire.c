@@ -543,12 +543,3 @@ zkl_acquire(ZkTarget *targets, int n, ZkpMode mode, int32 permits, bool may_wait
 	pfree(c.places);
 	return outcome;
 }
-
-bool
-zkl_is_high(const char *name)
-{
-	ZkpContender contender;
-
-	return zkp_parse(name, &contender) &&
-		(contender.seq > ZKP_SEQ_HIGH || contender.seq < 0);
-}

@@ -73,7 +73,4 @@ typedef enum ZkAcquired
 extern ZkAcquired zkl_acquire(ZkTarget *targets, int n, ZkpMode mode, int32 permits,
 							  bool may_wait, bool holds, ZkWait *wait);
 
-/* Whether this node's directory is about to run out of sequence numbers */
-extern bool zkl_is_high(const char *name);
-
 #endif							/* ZKLOCK_ACQUIRE_H */

@@ -259,20 +259,6 @@ refuse_if_unmarked(void)
 				 errhint("List zklock in session_preload_libraries before the library whose commit callback makes the claim.")));
 }
 
-/*
- * What writes the mark could not check that the node is still ours.  The lock may have
- * been taken with another style in effect.
- */
-static void
-refuse_single(const Lock *lock)
-{
-	if (zklock_node_style == ZKP_SINGLE || (lock != NULL && zkl_has_single_node(lock)))
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("claims are not supported with zklock.node_style \"single\""),
-				 errdetail("With this style, another program's node might take the place of the lock's.")));
-}
-
 bool
 zkl_claim(char *path, TimestampTz period, bool may_wait, ZkWait *wait)
 {
@@ -281,7 +267,9 @@ zkl_claim(char *path, TimestampTz period, bool may_wait, ZkWait *wait)
 	bool		result;
 
 	refuse_if_unmarked();
-	refuse_single(zkl_find_lock(zkl_full_path(path), ZKP_EXCLUSIVE));
+
+	/* what writes the mark could not check that the node is still ours */
+	zkl_refuse_single(zkl_find_lock(zkl_full_path(path), ZKP_EXCLUSIVE), "claims");
 	if (!zkl_lock(&path, 1, ZKP_EXCLUSIVE, 0, ZK_SCOPE_TRANSACTION, may_wait, wait))
 		return false;
 	lock = zkl_find_lock(zkl_full_path(path), ZKP_EXCLUSIVE);

@@ -171,22 +171,20 @@ zkl_has_single_node(const Lock *lock)
 	return lock->grant.node != NULL && zkp_parse_single(lock->grant.name, &czxid);
 }
 
-/* Whether zk_unlock has nothing to release, and pg_advisory_unlock has, or had */
-static bool
-is_advisory(const Lock *lock)
+/* The latest one of these scopes that counts at least so much, or NULL */
+static Hold *
+latest_hold(const Lock *lock, int scopes, int64 least)
 {
-	bool		advisory = false;
 	dlist_iter	iter;
 
-	dlist_foreach(iter, unconstify(dlist_head *, &lock->holds))
+	dlist_reverse_foreach(iter, unconstify(dlist_head *, &lock->holds))
 	{
-		const Hold *hold = dlist_container(Hold, in_lock, iter.cur);
+		Hold	   *hold = dlist_container(Hold, in_lock, iter.cur);
 
-		if (hold->scope == ZK_SCOPE_SESSION && hold->count > 0)
-			return false;
-		advisory |= hold->scope == ZK_SCOPE_ADVISORY;
+		if ((scopes & ZKL_SCOPE(hold->scope)) != 0 && hold->count >= least)
+			return hold;
 	}
-	return advisory;
+	return NULL;
 }
 
 const char *
@@ -194,7 +192,10 @@ zkl_unlock_function(const Lock *lock)
 {
 	if (lock->key.mode == ZKP_SEMAPHORE)
 		return "zk_semaphore_release";
-	if (is_advisory(lock))
+
+	/* zk_unlock has nothing to release, and pg_advisory_unlock has, or had */
+	if (latest_hold(lock, ZKL_SCOPE(ZK_SCOPE_SESSION), 1) == NULL &&
+		latest_hold(lock, ZKL_SCOPE(ZK_SCOPE_ADVISORY), 0) != NULL)
 		return lock->key.mode == ZKP_SHARED ? "pg_advisory_unlock_shared" : "pg_advisory_unlock";
 	return lock->key.mode == ZKP_SHARED ? "zk_unlock_shared" : "zk_unlock";
 }
@@ -401,16 +402,7 @@ zkl_count_shown(const Lock *lock, int64 counts[ZK_SHOWN_SCOPES])
 Hold *
 zkl_latest_hold(Lock *lock, int scopes)
 {
-	dlist_iter	iter;
-
-	dlist_reverse_foreach(iter, &lock->holds)
-	{
-		Hold	   *hold = dlist_container(Hold, in_lock, iter.cur);
-
-		if ((scopes & ZKL_SCOPE(hold->scope)) != 0 && hold->count > 0)
-			return hold;
-	}
-	return NULL;
+	return latest_hold(lock, scopes, 1);
 }
 
 void

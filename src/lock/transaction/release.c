@@ -259,15 +259,10 @@ warn_not_held(Lock *lock, const char *path, ZkpMode mode, ZkScope scope)
 		hint = "The transaction holds the lock, and releases it when it ends.";
 	else if (lock != NULL && zkl_latest_hold(lock, ZKL_SESSION_SCOPES) != NULL)
 		hint = "The session took the lock as an advisory lock; release it with pg_advisory_unlock or pg_advisory_unlock_shared.";
-	if (mode == ZKP_SEMAPHORE)
-		ereport(WARNING,
-				(errmsg("you don't own a session-scope place of semaphore \"%s\"", shown),
-				 hint != NULL ? errhint("%s", hint) : 0));
-	else
-		ereport(WARNING,
-				(errmsg("you don't own a session-scope %s lock on \"%s\"",
-						mode == ZKP_SHARED ? "shared" : "exclusive", shown),
-				 hint != NULL ? errhint("%s", hint) : 0));
+	ereport(WARNING,
+			(mode == ZKP_SEMAPHORE ? errmsg("you don't own a session-scope place of semaphore \"%s\"", shown) :
+			 errmsg("you don't own a session-scope %s lock on \"%s\"", mode == ZKP_SHARED ? "shared" : "exclusive", shown),
+			 hint != NULL ? errhint("%s", hint) : 0));
 }
 
 /*
