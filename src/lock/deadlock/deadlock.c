@@ -78,16 +78,6 @@ struct ZkSearch
 	ZkReader	reader;
 };
 
-/* The time for an answer begins now: the last one may be long ago */
-static void
-begin_reading(ZkSearch *s)
-{
-	zkl_begin_reading(&s->reader, s->what.session, s->what.wait, ZKB_WAIT_ACQUIRE);
-	s->reader.patience.raises = false;
-	s->reader.patience.go_on = s->what.go_on;
-	s->reader.patience.arg = s->what.arg;
-}
-
 ZkSearch *
 zkl_begin_search(const ZkSearchFor *for_what)
 {
@@ -124,7 +114,7 @@ static void
 retract(ZkSearch *s)
 {
 	if (s->record != NULL)
-		(void) zkn_discard(s->what.session, s->record);
+		(void) zkn_discard(s->what.patience.session, s->record);
 	s->record = NULL;
 }
 
@@ -168,17 +158,6 @@ zkl_end_search(ZkSearch **search)
  *-------------------------------------------------------------------------
  */
 
-/* False if it is not there, or in doubt */
-static bool
-await_record(ZkSearch *s, ZkNodeInfo *info)
-{
-	begin_reading(s);
-	do
-		zkn_info(s->what.session, s->record, info);
-	while ((info->state == ZKN_CREATING || info->state == ZKN_UNSURE) && zkb_wait_on(&s->reader.patience));
-	return info->state == ZKN_PRESENT;
-}
-
 static bool
 create_record(ZkSearch *s, const char *lines, bool names_others)
 {
@@ -191,12 +170,14 @@ create_record(ZkSearch *s, const char *lines, bool names_others)
 	{
 		ZkNodeInfo	info;
 
-		if (!zkn_create(s->what.session, &board, 1, &want, parents, &s->record))
+		if (!zkn_create(s->what.patience.session, &board, 1, &want, parents, &s->record))
 		{
 			s->record = NULL;
 			return false;
 		}
-		if (await_record(s, &info))
+		zkl_begin_reading(&s->reader, s->what.patience);
+		(void) zkb_await_node(&s->reader.patience, s->record, &info);
+		if (info.state == ZKN_PRESENT)
 			return true;
 		retract(s);
 		if (info.state != ZKN_ABSENT || info.rc != ZKS_NO_NODE)
@@ -215,8 +196,8 @@ rewrite_record(ZkSearch *s, const char *name, const char *lines)
 	ZkReading	reading;
 
 	zkp_write_data(data, &says);
-	begin_reading(s);
-	reading = zkl_ask_apart(&s->reader, zks_write(s->what.session, path, data, -1), &answer);
+	zkl_begin_reading(&s->reader, s->what.patience);
+	reading = zkl_ask_apart(&s->reader, zks_write(s->what.patience.session, path, data, -1), &answer);
 	zkl_end_reading(&s->reader);
 	return reading == ZKL_READ && answer.rc == ZKS_OK;
 }
@@ -232,7 +213,7 @@ publish(ZkSearch *s)
 	uint64		seen;
 	bool		done;
 
-	zkn_info(s->what.session, s->what.node, &node);
+	zkn_info(s->what.patience.session, s->what.node, &node);
 	s->says.dir = s->what.dir;
 	s->says.node = pstrdup(node.name);
 	s->says.identity = pstrdup(zkb_identity_lines());
@@ -242,7 +223,7 @@ publish(ZkSearch *s)
 		s->quiet = -1;
 	s->seen = seen;
 	if (s->record != NULL)
-		zkn_info(s->what.session, s->record, &record);
+		zkn_info(s->what.patience.session, s->record, &record);
 	if (record.state == ZKN_PRESENT && (record.name[ZKP_TAG_LEN - 1] == '+') == names_others)
 		done = !names_others || rewrite_record(s, record.name, lines);
 	else
@@ -310,13 +291,13 @@ give_way(ZkSearch *s, ZkCycle *cycle)
 
 	if (is_too_large(cycle))
 		return true;
-	zkn_info(s->what.session, s->what.node, &node);
+	zkn_info(s->what.patience.session, s->what.node, &node);
 	if (node.state != ZKN_PRESENT)
 		return true;
 
 	/* whatever happens now, it is better to know what became of it */
 	s->reader.patience.go_on = NULL;
-	request = zks_delete_if(s->what.session, psprintf("%s/%s", s->what.dir, node.name),
+	request = zks_delete_if(s->what.patience.session, psprintf("%s/%s", s->what.dir, node.name),
 							cycle->checks, cycle->nchecks);
 	if (zkl_ask_apart(&s->reader, request, &answer) != ZKL_READ)
 	{
@@ -390,8 +371,8 @@ chase_once(ZkSearch *s)
 	bool		listed;
 	bool		done = true;
 
-	zkn_info(s->what.session, s->record, &record);
-	begin_reading(s);
+	zkn_info(s->what.patience.session, s->record, &record);
+	zkl_begin_reading(&s->reader, s->what.patience);
 	s->quiet = 0;
 	reading = zkl_chase(&s->reader, &from, &cycle, &listed);
 	if (reading != ZKL_READ)
@@ -421,7 +402,7 @@ look(ZkSearch *s)
 		look_again(s, 1);
 		return;
 	}
-	if (zkn_unwanted(s->what.session, NULL, NULL) || !publish(s))
+	if (zkn_unwanted(s->what.patience.session, NULL, NULL) || !publish(s))
 	{
 		look_again(s, 2);
 		return;
@@ -450,7 +431,7 @@ zkl_search(ZkSearch *s)
 	MemoryContext context;
 	MemoryContext old;
 
-	begin_reading(s);
+	zkl_begin_reading(&s->reader, s->what.patience);
 	zkl_log_still_waiting(s->what.log, &s->reader, s->what.dir, s->what.root_len, s->what.want->mode);
 	zkl_end_reading(&s->reader);
 	if (s->what.node == NULL)

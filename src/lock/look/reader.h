@@ -37,8 +37,8 @@ typedef enum ZkReading
 								 * time, for a reader that does not raise */
 } ZkReading;
 
-/* It raises if an answer does not come in time, unless that is changed */
-extern void zkl_begin_reading(ZkReader *reader, ZkSession *session, ZkWait *wait, ZkWaitEvent event);
+/* The time for the first answer begins now, whatever the patience says */
+extern void zkl_begin_reading(ZkReader *reader, ZkPatience patience);
 
 /*
  * Read in rounds until one returns true: each begins on a connection, and ends with

@@ -341,7 +341,10 @@ take_turns(Call *c)
 static Verdict
 look_first(Call *c)
 {
-	Verdict		outcome = GRANTED;
+	Verdict		outcome = zkl_is_single(c) ? zkl_await_settled(c, &c->places[0]) : GRANTED;
+
+	if (outcome != GRANTED)
+		return outcome;
 
 	/* on one connection, whatever follows a fresh list is as fresh */
 	zks_gather(c->session);
@@ -356,7 +359,9 @@ look_first(Call *c)
 			return START_AGAIN;
 		if (answer.rc == ZKS_NO_NODE)
 			continue;
-		if (!look_at_queue(c, p, &answer, NULL))
+		if (zkl_is_single(c))
+			outcome = zkl_look_at_single(c, p, &answer.stat);
+		else if (!look_at_queue(c, p, &answer, NULL))
 			outcome = START_AGAIN;
 		else if (p->view.need > 0)
 			outcome = look_closer(c, p);
@@ -436,7 +441,7 @@ acquire(Call *c)
 				return ZKL_OWN_LOST;
 		}
 		if (!c->may_wait)
-			outcome = zkl_is_single(c) ? zkl_look_first_at_single(c) : look_first(c);
+			outcome = look_first(c);
 		if (outcome == GRANTED)
 			outcome = zkl_is_single(c) ? zkl_take_single(c) : take_turns(c);
 

@@ -198,26 +198,6 @@ zkl_await_list(Call *c, Place *p, ZkAnswer *answer)
 }
 
 /*
- * Wait until we know what became of our create, or it is too late: then it does not
- * matter
- */
-static void
-await_node(Call *c, Place *p, ZkNodeInfo *node)
-{
-	ZkPatience	patience = zkl_patience(c, p);
-
-	do
-	{
-		zkn_info(c->session, p->node, node);
-		if (node->state == ZKN_UNSURE)
-			c->wait->said = node->rc;	/* until a look tells what became of
-										 * it */
-	} while ((node->state == ZKN_CREATING || node->state == ZKN_UNSURE) && zkb_wait_on(&patience));
-	if (patience.waited == ZKB_SESSION_OVER)
-		node->state = ZKN_LOST; /* the thread is about to say so */
-}
-
-/*
  * Read others' nodes.  Returns false if this connection cannot deliver them, or it is
  * too late.
  */
@@ -230,9 +210,7 @@ zkl_read_others(Call *c, Place *p, ZkSeenQueue *queues, int n)
 
 	if (c->reader == NULL)
 		c->reader = MemoryContextAllocZero(GetMemoryChunkContext(c->places), sizeof(ZkReader));
-	zkl_begin_reading(c->reader, c->session, c->wait, ZKB_WAIT_ACQUIRE);
-	c->reader->patience.go_on = has_time;
-	c->reader->patience.arg = p;
+	zkl_begin_reading(c->reader, zkl_patience(c, p));
 	reading = zkl_read_queues(c->reader, queues, n, &all);
 	zkl_end_reading(c->reader);
 	if (reading == ZKL_BROKEN && zks_is_open(c->wait->said))
@@ -307,9 +285,11 @@ await_creates(Call *c, int first, Place **refused, int *rc)
 	*refused = NULL;
 	for (int i = first; i < c->n; i++)
 	{
+		ZkPatience	patience = zkl_patience(c, &c->places[i]);
 		ZkNodeInfo	node;
 
-		await_node(c, &c->places[i], &node);
+		if (zkb_await_node(&patience, c->places[i].node, &node) == ZKB_SESSION_OVER)
+			node.state = ZKN_LOST;	/* the thread is about to say so */
 		if (node.state == ZKN_PRESENT)
 			continue;
 		if (node.state == ZKN_CREATING || node.state == ZKN_UNSURE)

@@ -121,6 +121,6 @@ extern Verdict zkl_confirm_turn(Call *c, int first, int n);
 
 /* single_node.c */
 extern Verdict zkl_take_single(Call *c);
-extern Verdict zkl_look_first_at_single(Call *c);
+extern Verdict zkl_look_at_single(Call *c, Place *p, const ZkStat *node);
 
 #endif							/* ZKLOCK_PLACE_H */
