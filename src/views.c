@@ -153,11 +153,6 @@ zk_lock_status(PG_FUNCTION_ARGS)
 	return (Datum) 0;
 }
 
-/* The kind for each mode */
-static const char *const kind_names[] = {"none", "lock", "lock", "semaphore"};
-
-StaticAssertDecl(lengthof(kind_names) == ZKP_SEMAPHORE + 1, "kind_names is indexed by ZkpMode");
-
 /* Convert ZooKeeper's time, in ms since 1970; its value may be anything */
 static bool
 unix_ms_as_timestamp(int64 ms, TimestampTz *timestamp)
@@ -208,7 +203,7 @@ put_queue(const char *path, const ZkSeenQueue *queue, void *arg)
 		CHECK_FOR_INTERRUPTS();
 		begin_row(&row, arg);
 		add(&row, Int32GetDatum(i + 1));
-		add_text(&row, kind_names[name->mode]);
+		add_text(&row, queue->semaphore ? "semaphore" : "lock");
 		add_text(&row, mode_names[name->mode]);
 		add(&row, BoolGetDatum(contender->granted));
 		add_if(&row, contender->read && name->name != NULL, Int64GetDatum(contender->stat.place_czxid));
@@ -231,7 +226,7 @@ put_path(const char *path, const ZkSeenQueue *queue, void *arg)
 		holders += queue->list[i].granted;
 	begin_row(&row, arg);
 	add_utf8(&row, path, false);
-	add_text(&row, queue != NULL ? kind_names[queue->semaphore ? ZKP_SEMAPHORE : ZKP_EXCLUSIVE] : NULL);
+	add_text(&row, queue == NULL ? NULL : queue->semaphore ? "semaphore" : "lock");
 	add_if(&row, queue != NULL, Int32GetDatum(queue != NULL ? queue->n : 0));
 	add_if(&row, known, Int32GetDatum(holders));
 	if (known && queue->list[0].read)
@@ -368,7 +363,7 @@ zk_session_status(PG_FUNCTION_ARGS)
 
 	add_text(&row, session == NULL || info.state == ZKS_OVER ? "none" : session_state_names[info.state]);
 	add_if(&row, connected, CStringGetTextDatum(psprintf("0x%llx", (unsigned long long) info.session_id)));
-	add_text(&row, zkb_servers());
+	add_text(&row, session != NULL ? zkb_servers() : NULL);
 	add_text(&row, texts.server[0] != '\0' ? texts.server : NULL);
 	add_if(&row, connected, ms_as_interval(info.timeout_ms));
 	add_if(&row, connected, TimestampTzGetDatum(as_timestamp(info.heard_at)));

@@ -75,7 +75,7 @@ extern void zkb_follow_settings(void);
  */
 extern void zkb_refuse_another_ensemble(void);
 
-/* The servers for which the session was opened; NULL if there is none */
+/* The servers for which this session, or the last one, was opened; palloc'ed */
 extern const char *zkb_servers(void);
 
 /*
