@@ -71,7 +71,6 @@ typedef struct Walk
 	void	   *arg;
 	MemoryContext context;
 	MemoryContext found_context;
-	MemoryContext row_context;
 	ZkWait		wait;
 	ZkReader	reader;
 	Task	   *to_list;		/* the next one first */
@@ -99,12 +98,8 @@ list_later(Walk *w, const char *dir, ZkpMode again, int nlists)
 static void
 show(Walk *w, const char *path, const ZkSeenQueue *queue)
 {
-	MemoryContext old = MemoryContextSwitchTo(w->row_context);
-
 	CHECK_FOR_INTERRUPTS();
 	w->callback(path, queue, w->arg);
-	MemoryContextSwitchTo(old);
-	MemoryContextReset(w->row_context);
 }
 
 /* Whether there is nothing: a mark that is empty was made in vain, or stands above others, or is forgotten */
@@ -262,7 +257,6 @@ read_found(Walk *w)
 	for (int i = 0; i < w->nfound; i++)
 		show_queue(w, &w->found[i]);
 	w->nfound = 0;
-	MemoryContextReset(w->found_context);
 	w->reader.last_round = 0;
 	return ZKL_READ;
 }
@@ -276,7 +270,11 @@ walk_on(void *arg)
 	ZkReading	reading = ZKL_READ;
 
 	while (reading == ZKL_READ && (w->to_list != NULL || w->nfound > 0))
+	{
 		reading = w->nfound > 0 ? read_found(w) : list_some(w);
+		if (w->nfound == 0)
+			MemoryContextReset(w->found_context);	/* and what the rows took */
+	}
 	MemoryContextSwitchTo(old);
 	return reading == ZKL_READ;
 }
@@ -297,7 +295,6 @@ walk(char *top, int root_len, const ZkDepth *depth, ZkShowQueue callback, void *
 	w->arg = arg;
 	w->context = AllocSetContextCreate(CurrentMemoryContext, "zklock tree", ALLOCSET_DEFAULT_SIZES);
 	w->found_context = AllocSetContextCreate(w->context, "zklock queues", ALLOCSET_DEFAULT_SIZES);
-	w->row_context = AllocSetContextCreate(w->context, "zklock row", ALLOCSET_DEFAULT_SIZES);
 	list_later(w, w->top, ZKP_NONE, 0);
 	zkb_wait_begin(&w->wait, -1, false);
 	zkl_read_in_rounds(&w->reader, &w->wait, ZKB_WAIT_LOOK, walk_on, w);

@@ -80,8 +80,8 @@ zkl_log_still_waiting(ZkWaitLog *log, ZkReader *reader, const char *dir, int roo
 	log->what = zkl_describe_wait(mode, dir + root_len);
 	waited = zks_now() - log->began_at;
 	ereport(LOG,
-			(errmsg("process %d still waiting for %s after " INT64_FORMAT ".%03d ms", MyProcPid, log->what,
-					waited / ZKS_MS, (int) (waited % ZKS_MS / 1000)),
+			(errmsg("process %d still waiting for %s after %.3f ms", MyProcPid, log->what,
+					(double) waited / ZKS_MS),
 			 queue.n > 0 ? errdetail_log("Held by: %s. Wait queue: %s.", name_some(&queue, true), name_some(&queue, false)) : 0));
 }
 
@@ -97,10 +97,8 @@ zkl_log_end_of_wait(ZkWaitLog *log, bool acquired)
 	HOLD_INTERRUPTS();
 	ereport(LOG,
 			acquired ?
-			errmsg("process %d acquired %s after " INT64_FORMAT ".%03d ms",
-				   MyProcPid, log->what, waited / ZKS_MS, (int) (waited % ZKS_MS / 1000)) :
-			errmsg("process %d failed to acquire %s after " INT64_FORMAT ".%03d ms",
-				   MyProcPid, log->what, waited / ZKS_MS, (int) (waited % ZKS_MS / 1000)));
+			errmsg("process %d acquired %s after %.3f ms", MyProcPid, log->what, (double) waited / ZKS_MS) :
+			errmsg("process %d failed to acquire %s after %.3f ms", MyProcPid, log->what, (double) waited / ZKS_MS));
 	RESUME_INTERRUPTS();
 	log->what = NULL;
 }
