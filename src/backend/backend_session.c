@@ -36,7 +36,6 @@
 #include "internals.h"
 #include "settings.h"
 #include "slots.h"
-#include "tls_settings.h"
 #include "zk/hosts.h"
 
 /* How long ZooKeeper may take to close the session at exit */
@@ -542,12 +541,6 @@ open_session(void)
 	opened_at = zks_now();
 	owner_pid = getpid();
 	zkb_show_session(session);
-}
-
-bool
-zkb_is_proven(ZkNode *node)
-{
-	return zkn_unproven(session, &node, 1, ZKS_COMMIT, 0, &node) == 0;
 }
 
 /*

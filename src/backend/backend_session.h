@@ -86,13 +86,6 @@ extern const char *zkb_servers(void);
  */
 extern ZkSession *zkb_connect(ZkWait *wait);
 
-/*
- * Whether a quorum has confirmed this node so recently that COMMIT can rely on it: it
- * cannot be gone unless somebody deleted it by hand.  Call this before checking
- * whether it is known to be lost.
- */
-extern bool zkb_is_proven(ZkNode *node);
-
 /* Why the last session that ended lost what it had */
 extern ZkLoss zkb_last_loss(void);
 

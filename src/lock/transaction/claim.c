@@ -174,6 +174,23 @@ read_or_make(void *arg)
 	return make_mark(talk) && read_mark(talk) && talk->seen.rc == ZKS_OK;
 }
 
+/* The latest one of the current transaction under this lock, or NULL */
+static Claim *
+claim_of(Lock *lock)
+{
+	Claim	   *latest = NULL;
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &lock->holds)
+	{
+		Claim	   *claim = dlist_container(Hold, in_lock, iter.cur)->claim;
+
+		if (claim != NULL && (latest == NULL || claim->period > latest->period))
+			latest = claim;
+	}
+	return latest;
+}
+
 /* Later claims of the same transaction replace it */
 static void
 keep_claim(Hold *hold, TimestampTz period, int version, const char *before)
@@ -219,7 +236,7 @@ refuse_too_late(const Claim *claim, const char *path)
 static bool
 claim_period(Lock *lock, Hold *hold, const char *path, TimestampTz period, ZkWait *wait)
 {
-	Claim	   *claim = zkl_claim_of(lock);
+	Claim	   *claim = claim_of(lock);
 	ZkSession  *session;
 	Talk		talk;
 

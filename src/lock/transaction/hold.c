@@ -111,7 +111,10 @@ acquire(Lock **wanted, int n, Lock **others, int nothers, ZkpMode mode, int32 pe
 void
 zkl_refuse_single(const Lock *base, const char *what)
 {
-	if (zklock_node_style == ZKP_SINGLE || (base != NULL && zkl_has_single_node(base)))
+	int64		czxid;
+
+	if (zklock_node_style == ZKP_SINGLE ||
+		(base != NULL && base->grant.node != NULL && zkp_parse_single(base->grant.name, &czxid)))
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("%s are not supported with zklock.node_style \"single\"", what),
@@ -228,7 +231,6 @@ zkl_lock(char **paths, int n, ZkpMode mode, int32 permits, ZkScope scope,
 		return true;
 	if (n > zklock_max_locks)
 		refuse_too_many(n);		/* before as many entries are made */
-	zkl_make_table();
 	(void) zkb_session();		/* notice its end */
 	zkl_follow_settings();
 	zkl_watch_transactions();

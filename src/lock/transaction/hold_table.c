@@ -70,8 +70,8 @@ compare_keys(const void *a, const void *b, Size keysize)
 	return key->mode != other->mode ? 1 : strcmp(key->path, other->path);
 }
 
-void
-zkl_make_table(void)
+static void
+make_table(void)
 {
 	HASHCTL		ctl;
 
@@ -136,6 +136,7 @@ zkl_enter_lock(const char *path, ZkpMode mode)
 
 	if (lock != NULL)
 		return lock;
+	make_table();
 	key.path = MemoryContextStrdup(hold_context, path);
 	lock = hash_search(zkl_locks, &key, HASH_ENTER, NULL);
 	key = lock->key;
@@ -161,14 +162,6 @@ zkl_name(const Lock *lock)
 	if (strcmp(root, zklock_root) == 0)
 		return psprintf("\"%s\"", path);
 	return psprintf("\"%s\" (under \"%s\")", path, zkb_path_for_display(root));
-}
-
-bool
-zkl_has_single_node(const Lock *lock)
-{
-	int64		czxid;
-
-	return lock->grant.node != NULL && zkp_parse_single(lock->grant.name, &czxid);
 }
 
 /* The latest one of these scopes that counts at least so much, or NULL */

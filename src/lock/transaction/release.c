@@ -273,14 +273,15 @@ static void
 start_ending(Ending *ending)
 {
 	Lock	   *base = zkl_base(ending->lock);
+	ZkNode	   *node = base->grant.node;
 
 	ending->base = base;
 	ending->session = zkl_peek_session_of(base);
 	ending->loss = base->loss;
 	if (ending->session == NULL && ending->loss == ZK_NOT_LOST)
 		ending->loss = zkb_last_loss();
-	ending->proven = ending->session != NULL &&
-		zklock_commit_guard != ZKLOCK_GUARD_STRICT && zkb_is_proven(base->grant.node);
+	ending->proven = ending->session != NULL && zklock_commit_guard != ZKLOCK_GUARD_STRICT &&
+		zkn_unproven(ending->session, &node, 1, ZKS_COMMIT, 0, &node) == 0;
 }
 
 /*
