@@ -638,7 +638,7 @@ make_cycle(const Chase *c)
  * NULL if there is none.  Who waits for us on this server is looked at now, when all
  * else was read, so that it stands at the same moment; it leads to nobody but us.
  *
- * One that gets proven must not be hidden by one that rests on
+ * One that gets certain must not be hidden by one that rests on
  * a record that nobody writes any more.
  */
 static ZkCycle *
@@ -690,7 +690,7 @@ zkl_chase(ZkReader *reader, const ZkChaseFrom *from, ZkCycle **cycle, bool *list
 	/*
 	 * The word of other servers may be that of thousands.  It is asked for
 	 * only where we do not know enough without it.  So a cycle that does not
-	 * need it is proven at once, and not hidden by one that does.
+	 * need it is certain at once, and not hidden by one that does.
 	 */
 	for (int i = 0; i < 2 && reading == ZKL_READ && *cycle == NULL; i++)
 	{

@@ -13,7 +13,7 @@
  * succeeds, and nobody fails for what no longer is.  It raises its own error:
  * nobody else is interrupted.
  *
- * That all waits stood at one moment is proven in three ways.  A wait in a queue
+ * That all waits stood at one moment is known in three ways.  A wait in a queue
  * stands as long as its node and the one before it do, in the versions that were
  * read, and the transaction checks these.  Waits for PostgreSQL's locks on this
  * server are looked at, all at one instant, after the others were read.  Those on
@@ -72,8 +72,8 @@ struct ZkSearch
 								 * will */
 	int			quiet;			/* looks since the board was last read; -1: it
 								 * must be read */
-	ZkCycle    *candidates[2];	/* not proven yet: see end_cycle; or NULL */
-	int			turn;			/* neither hides the other: the one that is
+	ZkCycle    *candidates[2];	/* not certain yet: see end_cycle; or NULL */
+	int			first_at;		/* neither hides the other: the one that is
 								 * looked for first */
 	ZkReader	reader;
 };
@@ -263,8 +263,8 @@ candidate_of(ZkSearch *s, const ZkCycle *cycle)
 		if (s->candidates[i] != NULL && zkl_is_same_cycle(s->candidates[i], cycle, 0))
 			return &s->candidates[i];
 	}
-	forget(&s->candidates[s->turn]);
-	return &s->candidates[s->turn];
+	forget(&s->candidates[s->first_at]);
+	return &s->candidates[s->first_at];
 }
 
 static bool
@@ -338,7 +338,8 @@ end_cycle(ZkSearch *s, ZkCycle *cycle)
 			return false;
 		if (!counts || !zkl_is_same_cycle(*candidate, cycle, 2))
 		{
-			s->turn = 1 - s->turn;	/* others must write their records before */
+			s->first_at = 1 - s->first_at;	/* others must write their records
+											 * before */
 			return true;
 		}
 	}
@@ -365,7 +366,7 @@ chase_once(ZkSearch *s)
 	ZkNodeInfo	record;
 	ZkChaseFrom from = {
 		.says = &s->says,.root_len = s->what.root_len,.record = record.name,
-		.later = s->candidates[1 - s->turn]
+		.later = s->candidates[1 - s->first_at]
 	};
 	ZkCycle    *cycle;
 	bool		listed;

@@ -36,7 +36,7 @@ extern ZkSearch *zkl_begin_search(const ZkSearchFor *for_what);
 extern int64 zkl_search_due(const ZkSearch *search);
 
 /*
- * Look once, and log that we still wait.  If we are in a cycle and can prove it, our contender is deleted,
+ * Look once, and log that we still wait.  If we are certain to be in a cycle, our contender is deleted,
  * and this raises 40P01.  Otherwise look at the queue again: time has passed.
  */
 extern void zkl_search(ZkSearch *search);

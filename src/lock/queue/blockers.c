@@ -66,8 +66,8 @@ zkl_drop_blockers(Call *c, Place *p)
 
 /*
  * ZooKeeper has said this, which is no answer, so that it is asked again; or it is one:
- * it refuses.  "Not now" is as good as no word.  Doubt that comes again and again while
- * the connection stands will not end.
+ * it refuses.  "Not now" is as good as no word.  One that leaves everything open, again and
+ * again while the connection stands, will not end.
  */
 void
 zkl_must_be_open(Call *c, Place *p, int rc)
@@ -80,9 +80,9 @@ zkl_must_be_open(Call *c, Place *p, int rc)
 	info = zks_info(c->session);
 	if (!zks_is_doubtful(rc) || info.state != ZKS_CONNECTED)
 		return;
-	if (c->doubted_since == 0 || c->doubted_epoch != info.epoch)
-		c->doubted_since = zks_now();
-	c->doubted_epoch = info.epoch;
+	if (c->unclear_since == 0 || c->unclear_epoch != info.epoch)
+		c->unclear_since = zks_now();
+	c->unclear_epoch = info.epoch;
 }
 
 /*-------------------------------------------------------------------------
@@ -343,7 +343,7 @@ zkl_await_turn(Call *c, Place *p)
 		else
 		{
 			armed_by = zkb_deadline(zklock_operation_timeout);
-			c->doubted_since = 0;
+			c->unclear_since = 0;
 		}
 
 		/*
@@ -401,7 +401,7 @@ zkl_end_turn(Call *c, Place *p, Verdict outcome)
 	if (outcome != GRANTED)
 		return;
 	c->in_vain = 0;				/* we get on, however many are left */
-	c->doubted_since = 0;
+	c->unclear_since = 0;
 	zkl_end_search(&p->search);
 	zkl_log_end_of_wait(&c->log, true);
 	c->log.began_at = 0;

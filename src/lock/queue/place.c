@@ -5,7 +5,7 @@
  *	  still there, and what is asked about them, until it is answered.
  *
  * What is under way hangs on the place, so that an error can undo it.  An answer
- * that is doubtful, or of no use, is asked for again, with pauses if need be.
+ * that leaves everything open, or is of no use, is asked for again, with pauses if need be.
  *
  *-------------------------------------------------------------------------
  */
@@ -76,7 +76,7 @@ zkl_ask_after_pause(Call *c, int doublings)
 
 	CHECK_FOR_INTERRUPTS();
 	if (now >= c->wait->try_until ||
-		(c->doubted_since != 0 && now - c->doubted_since >= zklock_operation_timeout * ZKS_MS))
+		(c->unclear_since != 0 && now - c->unclear_since >= zklock_operation_timeout * ZKS_MS))
 		zkb_raise_no_use(c->wait);
 	if (now - c->asked_again_at > FORGOTTEN_MS * ZKS_MS)
 		c->in_vain = 0;
@@ -274,7 +274,7 @@ send_creates(Call *c, int first, bool parents)
 
 /*
  * Wait until we know what became of our nodes: GRANTED if they exist,
- * START_AGAIN if one was lost, or is in doubt, TAKEN if it is too late.  But if ZooKeeper has refused
+ * START_AGAIN if one was lost, or that is not known, TAKEN if it is too late.  But if ZooKeeper has refused
  * one, that alone counts: it is returned in *refused, and why in *rc.
  */
 static Verdict

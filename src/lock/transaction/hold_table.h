@@ -75,7 +75,7 @@ typedef struct Hold
 	int64		count;
 	bool		used;			/* was granted once: stays even when count is
 								 * 0 */
-	bool		proven;			/* released, and the lock was held until then */
+	bool		proven;			/* released, and it had been proven then */
 	ZkLoss		loss;			/* of the lock, when this was released */
 	bool		doubted;		/* unknown whether the lock was held until
 								 * then */
