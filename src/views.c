@@ -388,40 +388,32 @@ add_totals(Row *row, const ZkSlot *slot, const ZkSessionInfo *session, bool has_
 	Assert(row->n == MOST_COLUMNS);
 }
 
-static void
-put_server_hold(Row row, const ZkSlot *slot, int i, ZkScope scope, const ZkSessionInfo *session)
+/* A row for each scope; state: of a hold */
+static int
+put_server_lock(Row row, const ZkSlotLock *lock, ZkHoldState state)
 {
-	const ZkSlotHold *hold = &slot->holds[i];
-	ZkHoldState state = zkb_slot_lost(slot, i, session) ? ZKL_STATE_LOST :
-	zks_is_fresh(session) ? ZKL_STATE_HELD : ZKL_STATE_SUSPECT;
+	bool		held = lock->since == 0;
+	int			nrows = 0;
 
-	row.n = OF_LOCK;
-	add_utf8(&row, hold->path, false);
-	add_utf8(&row, hold->root, false);
-	add_text(&row, mode_names[(int) hold->mode]);
-	add_text(&row, scope_names[scope]);
-	add(&row, Int64GetDatum(hold->counts[scope]));
-	add(&row, BoolGetDatum(true));
-	add_text(&row, state_names[state]);
-	add_if(&row, state != ZKL_STATE_LOST, Int64GetDatum(hold->token));
-	add(&row, TimestampTzGetDatum(hold->acquired_at));
-	put_row(&row);
-}
-
-static void
-put_server_wait(Row row, const ZkSlotWait *wait)
-{
-	row.n = OF_LOCK;
-	add_utf8(&row, wait->path, false);
-	add_utf8(&row, wait->root, false);
-	add_text(&row, mode_names[(int) wait->mode]);
-	add_text(&row, scope_names[(int) wait->scope]);
-	row.n++;					/* count */
-	add(&row, BoolGetDatum(false));
-	add_text(&row, "waiting");
-	row.n += 2;					/* token, acquired_at */
-	add(&row, TimestampTzGetDatum(as_timestamp(wait->since)));
-	put_row(&row);
+	for (int scope = ZK_SCOPE_SESSION; scope <= ZK_SCOPE_TRANSACTION; scope++)
+	{
+		if (lock->counts[scope] == 0)
+			continue;
+		row.n = OF_LOCK;
+		add_utf8(&row, lock->path, false);
+		add_utf8(&row, lock->root, false);
+		add_text(&row, mode_names[(int) lock->mode]);
+		add_text(&row, scope_names[scope]);
+		add_if(&row, held, Int64GetDatum(lock->counts[scope]));
+		add(&row, BoolGetDatum(held));
+		add_text(&row, held ? state_names[state] : "waiting");
+		add_if(&row, held && state != ZKL_STATE_LOST, Int64GetDatum(lock->token));
+		add_if(&row, held, TimestampTzGetDatum(lock->acquired_at));
+		add_if(&row, !held, TimestampTzGetDatum(as_timestamp(lock->since)));
+		put_row(&row);
+		nrows++;
+	}
+	return nrows;
 }
 
 /*
@@ -449,18 +441,12 @@ put_slot(const ZkSlot *slot, void *arg)
 	has_session = zkb_slot_session(slot, &session);
 	add_totals(&row, slot, &session, has_session);
 	for (int i = 0; i < slot->nholds; i++)
-	{
-		for (int scope = ZK_SCOPE_SESSION; scope <= ZK_SCOPE_TRANSACTION; scope++)
-		{
-			if (slot->holds[i].counts[scope] == 0)
-				continue;
-			put_server_hold(row, slot, i, (ZkScope) scope, &session);
-			nrows++;
-		}
-	}
+		nrows += put_server_lock(row, &slot->holds[i],
+								 zkb_slot_lost(slot, i, &session) ? ZKL_STATE_LOST :
+								 zks_is_fresh(&session) ? ZKL_STATE_HELD : ZKL_STATE_SUSPECT);
 	if (slot->wait.since != 0)
-		put_server_wait(row, &slot->wait);
-	else if (nrows == 0)
+		nrows += put_server_lock(row, &slot->wait, ZKL_STATE_HELD);
+	if (nrows == 0)
 		put_row(&row);
 }
 

@@ -419,7 +419,7 @@ begin_round(Call *c)
 	refuse_too_large(c);
 }
 
-static ZkAcquired
+static bool
 acquire(Call *c)
 {
 	uint32		generation = zkb_generation();
@@ -438,7 +438,7 @@ acquire(Call *c)
 
 			if (own != NULL && (zkb_generation() != generation ||
 								zkn_first_lost(c->session, &own, 1, &loss) == 0))
-				return ZKL_OWN_LOST;
+				return false;
 		}
 		if (!c->may_wait)
 			outcome = look_first(c);
@@ -449,12 +449,12 @@ acquire(Call *c)
 		if (outcome == GRANTED && c->n > 1)
 			outcome = zkl_confirm_turn(c, 0, c->n);
 		if (outcome == GRANTED)
-			return ZKL_HELD;
+			return true;
 		zkl_drop_from(c, 0);
 		if (outcome == TAKEN)
 		{
 			zkb_counters.timeouts += c->may_wait;
-			return ZKL_TAKEN;
+			return false;
 		}
 		zkl_ask_again(c);
 	}
@@ -495,12 +495,12 @@ tell_where_we_wait(void *arg)
 		errcontext("while waiting for lock path \"%s\"", zkb_path_for_display(c->waiting->target->path));
 }
 
-ZkAcquired
+bool
 zkl_acquire(ZkTarget *targets, int n, ZkpMode mode, int32 permits, bool may_wait, bool holds,
 			ZkWait *wait)
 {
 	Call		c = {.may_wait = may_wait,.holds = holds,.wait = wait,.n = n};
-	volatile ZkAcquired outcome = ZKL_TAKEN;
+	volatile bool held = false;
 	ErrorContextCallback context;
 
 	c.want.mode = mode;
@@ -520,8 +520,8 @@ zkl_acquire(ZkTarget *targets, int n, ZkpMode mode, int32 permits, bool may_wait
 	error_context_stack = &context;
 	PG_TRY();
 	{
-		outcome = acquire(&c);
-		if (outcome == ZKL_HELD)
+		held = acquire(&c);
+		if (held)
 			take_grants(&c);
 	}
 	PG_FINALLY();
@@ -546,5 +546,5 @@ zkl_acquire(ZkTarget *targets, int n, ZkpMode mode, int32 permits, bool may_wait
 	error_context_stack = context.previous;
 	MemoryContextDelete(c.listed);
 	pfree(c.places);
-	return outcome;
+	return held;
 }

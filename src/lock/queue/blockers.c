@@ -385,7 +385,7 @@ zkl_begin_to_wait(Call *c, int at)
 	if (c->log.began_at == 0)
 		c->log.began_at = zks_now();
 	if (c->waiting != p)
-		zkb_slot_waits((char) c->want.mode, (char) zkl_shown_scope(p->target->scope), p->target->dir,
+		zkb_slot_waits(c->want.mode, zkl_shown_scope(p->target->scope), p->target->dir,
 					   p->target->path - p->target->dir, c->log.began_at);
 	c->waiting = p;
 	if (p->search == NULL)

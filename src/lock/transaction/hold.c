@@ -85,7 +85,7 @@ acquire(Lock **wanted, int n, Lock **others, int nothers, ZkpMode mode, int32 pe
 		ZkScope scope, bool may_wait, ZkWait *wait)
 {
 	ZkTarget   *targets;
-	ZkAcquired	outcome;
+	bool		held;
 
 	if (nothers > zklock_max_locks - zkl_nnodes)
 		refuse_too_many(nothers);
@@ -99,13 +99,11 @@ acquire(Lock **wanted, int n, Lock **others, int nothers, ZkpMode mode, int32 pe
 		targets[i].own = twin != NULL ? twin->grant.node : NULL;
 		targets[i].scope = scope;
 	}
-	outcome = zkl_acquire(targets, nothers, mode, permits, may_wait, zkl_nnodes > 0, wait);
-	if (outcome == ZKL_TAKEN)
-		return false;
-	for (int i = 0; i < nothers && outcome == ZKL_HELD; i++)
+	held = zkl_acquire(targets, nothers, mode, permits, may_wait, zkl_nnodes > 0, wait);
+	for (int i = 0; i < nothers && held; i++)
 		zkl_take_node(others[i], &targets[i].grant);
 	refuse_lost_meanwhile(wanted, n);
-	return outcome == ZKL_HELD;
+	return held;
 }
 
 void

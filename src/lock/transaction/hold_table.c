@@ -415,17 +415,16 @@ zkl_remove_hold(Hold *hold)
  *-------------------------------------------------------------------------
  */
 
-StaticAssertDecl(lengthof(((ZkSlotHold *) 0)->counts) == ZK_SHOWN_SCOPES, "counts is indexed by ZkScope");
+StaticAssertDecl(lengthof(((ZkSlotLock *) 0)->counts) == ZK_SHOWN_SCOPES, "counts is indexed by ZkScope");
 
 /* Returns its node if it is this session's, which then knows whether it is lost */
 static ZkNode *
-show_lock(ZkSlotHold *shown, Lock *lock)
+show_lock(ZkSlotLock *shown, Lock *lock)
 {
 	Lock	   *base = zkl_base(lock);
 
-	shown->mode = lock->key.mode;
 	shown->acquired_at = lock->acquired_at;
-	zkb_slot_path(shown->path, shown->root, lock->key.path, lock->root_len);
+	zkb_slot_lock(shown, lock->key.mode, lock->key.path, lock->root_len);
 	zkl_count_shown(lock, shown->counts);
 	shown->lost = zkl_peek_session_of(base) == NULL || base->loss != ZK_NOT_LOST;
 	shown->token = base != NULL ? base->grant.token : 0;
