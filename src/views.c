@@ -12,7 +12,6 @@
 #include "access/htup_details.h"
 #include "catalog/pg_authid.h"
 #include "commands/dbcommands.h"
-#include "common/int.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
@@ -153,24 +152,15 @@ zk_lock_status(PG_FUNCTION_ARGS)
 	return (Datum) 0;
 }
 
-/* Convert ZooKeeper's time, in ms since 1970; its value may be anything */
-static bool
-unix_ms_as_timestamp(int64 ms, TimestampTz *timestamp)
-{
-	if (pg_mul_s64_overflow(ms, 1000, timestamp) ||
-		pg_sub_s64_overflow(*timestamp, (POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) * USECS_PER_DAY,
-							timestamp))
-		return false;
-	return IS_VALID_TIMESTAMP(*timestamp);
-}
-
+/* ZooKeeper's time, in ms since 1970, may be anything */
 static void
 add_since(Row *row, const ZkSeenContender *contender)
 {
-	TimestampTz since = 0;
-	bool		known = contender->read && unix_ms_as_timestamp(contender->stat.made_at_ms, &since);
+	int64		ms = contender->read ? contender->stat.made_at_ms : -1;
+	bool		known = ms >= 0 && ms < PG_INT64_MAX / 1000;
+	TimestampTz since = known ? ms * 1000 - (POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) * USECS_PER_DAY : 0;
 
-	add_if(row, known, TimestampTzGetDatum(since));
+	add_if(row, known && IS_VALID_TIMESTAMP(since), TimestampTzGetDatum(since));
 }
 
 /* What a node says: the columns from host to data */

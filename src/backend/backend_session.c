@@ -648,10 +648,8 @@ zkb_prove(ZkNode *const *nodes, int n, ZkUse use, int64 since, ZkWait *wait, int
 		ZkAnswer	answer = {0};
 		ZkLoss		loss;
 
-		if (info.state == ZKS_OVER)
-			return ZKB_OVER;
-		if (zkn_first_lost(session, nodes, n, &loss) >= 0)
-			return ZKB_MISSING;
+		if (info.state == ZKS_OVER || zkn_first_lost(session, nodes, n, &loss) >= 0)
+			return ZKB_LOST;
 		if (count == 0)
 			return ZKB_PROVEN;
 		if (patience.waited == ZKB_LATE || zks_now() >= patience.until)
@@ -679,7 +677,7 @@ zkb_prove(ZkNode *const *nodes, int n, ZkUse use, int64 since, ZkWait *wait, int
 		if ((answer.rc == ZKS_NO_NODE || answer.rc == ZKS_NO_AUTH) &&
 			zkn_report_lost(session, chosen[answer.missing],
 							answer.rc == ZKS_NO_NODE ? ZK_LOST_NODE : ZK_LOST_ACCESS))
-			return ZKB_MISSING;
+			return ZKB_LOST;
 		if (zks_is_open(answer.rc))
 			wait->said = answer.rc;
 		if (answer.rc == ZKS_OK)

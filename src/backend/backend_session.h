@@ -92,9 +92,8 @@ extern ZkLoss zkb_last_loss(void);
 typedef enum ZkProof
 {
 	ZKB_PROVEN,
-	ZKB_MISSING,				/* a node is gone, or closed to us, and is now
-								 * marked as lost */
-	ZKB_OVER,					/* the session has ended */
+	ZKB_LOST,					/* a node is gone, or closed to us, and is now
+								 * marked as lost; or the session has ended */
 	ZKB_NO_ANSWER
 } ZkProof;
 

@@ -489,10 +489,9 @@ tell_where_we_wait(void *arg)
 
 	if (c->waiting == NULL)
 		return;
-	if (c->want.mode == ZKP_SEMAPHORE)
-		errcontext("while waiting for a place of semaphore \"%s\"", zkb_path_for_display(c->waiting->target->path));
-	else
-		errcontext("while waiting for lock path \"%s\"", zkb_path_for_display(c->waiting->target->path));
+	errcontext(c->want.mode == ZKP_SEMAPHORE ?
+			   "while waiting for a place of semaphore \"%s\"" : "while waiting for lock path \"%s\"",
+			   zkb_path_for_display(c->waiting->target->path));
 }
 
 bool

@@ -302,7 +302,7 @@ zkl_is_held(const char *path)
 {
 	const char *full = zkl_full_path(path);
 	int64		until = zkb_deadline(zklock_operation_timeout);
-	ZkProof		proof = ZKB_MISSING;
+	ZkProof		proof = ZKB_LOST;
 	ZkWait		wait;
 
 	zkl_follow_settings();
