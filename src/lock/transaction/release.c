@@ -198,27 +198,17 @@ tell_holds(const Ending *ending, Lock *lock)
 
 		if (lock != ending->lock && hold->proven)
 			continue;			/* was released before */
-		switch (ending->ended)
-		{
-			case WAITING:
-			case UNCERTAIN:
+		if (ending->ended == LOST_BEFORE)
+			hold->loss = ending->loss;
+		if (ending->ended == STILL_HELD)
+			hold->proven = hold->count == 0 && ending->proven;
 
-				/*
-				 * A delete that was sent twice may get NONODE although the
-				 * lock was held: do not doubt what the guard would have
-				 * passed.
-				 */
-				hold->doubted |= !ending->proven;
-				break;
-			case STILL_HELD:
-				hold->proven = hold->count == 0 && ending->proven;
-				break;
-			case HELD_UNTIL_THEN:
-				break;
-			case LOST_BEFORE:
-				hold->loss = ending->loss;
-				break;
-		}
+		/*
+		 * A delete that was sent twice may get NONODE although the lock was
+		 * held: do not doubt what the guard would have passed.
+		 */
+		if (ending->ended == WAITING || ending->ended == UNCERTAIN)
+			hold->doubted |= !ending->proven;
 	}
 }
 
