@@ -237,7 +237,7 @@ close_session(bool exits)
 	zkb_slot_session_ends();
 	if (exits && !zks_closed(s, EXIT_CLIENT_MS))
 		hang_up();
-	zks_close(s, exits ? EXIT_BOUND_MS : ABANDON_BOUND_MS, exits ? NULL : &unsettled);
+	zks_close(s, exits ? EXIT_BOUND_MS : ABANDON_BOUND_MS, exits && proc_exit_inprogress ? NULL : &unsettled);
 	release_descriptors();
 }
 
