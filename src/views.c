@@ -116,11 +116,10 @@ where_to_look(const char *path)
 
 /* The rows of what is read there, or below */
 static Datum
-show_queues(FunctionCallInfo fcinfo, const char *path,
-			void (*each) (const char *full, ZkShowQueue show, void *arg), ZkShowQueue put)
+show_queues(FunctionCallInfo fcinfo, const char *path, ZkWalk what, ZkShowQueue put)
 {
 	InitMaterializedSRF(fcinfo, 0);
-	each(where_to_look(path), put, fcinfo->resultinfo);
+	zkl_walk(where_to_look(path), what, put, fcinfo->resultinfo);
 	return (Datum) 0;
 }
 
@@ -288,9 +287,9 @@ put_claim(const char *path, const ZkSeenQueue *queue, void *arg)
 	put_row(&row);
 }
 
-SQL_FUNCTION(zk_lock_queue, show_queues(fcinfo, zkb_path_argument(fcinfo), zkl_look_at_queues, put_queue));
-SQL_FUNCTION(zk_lock_paths, show_queues(fcinfo, prefix_argument(fcinfo), zkl_each_path, put_path));
-SQL_FUNCTION(zk_claims, show_queues(fcinfo, prefix_argument(fcinfo), zkl_each_mark, put_claim));
+SQL_FUNCTION(zk_lock_queue, show_queues(fcinfo, zkb_path_argument(fcinfo), ZKL_WALK_QUEUES, put_queue));
+SQL_FUNCTION(zk_lock_paths, show_queues(fcinfo, prefix_argument(fcinfo), ZKL_WALK_PATHS, put_path));
+SQL_FUNCTION(zk_claims, show_queues(fcinfo, prefix_argument(fcinfo), ZKL_WALK_MARKS, put_claim));
 
 PG_FUNCTION_INFO_V1(zk_lock_break);
 Datum

@@ -582,12 +582,6 @@ add_locals(const Chase *c, const ZkGraphLocal *local, ZkCycle *cycle)
 								 at == local->wait ? waits[at].tag : "", waits[at].since), 0);
 }
 
-static void
-breathe(void)
-{
-	CHECK_FOR_INTERRUPTS();
-}
-
 static ZkCycle *
 make_cycle(const Chase *c)
 {
@@ -653,7 +647,7 @@ find_cycle(Chase *c)
 	for (int at = 0; at < g->nparties; at++)
 		follow_told(c, at, OWN_RECORD, OWN_RECORD + 1);
 	make_queues(c);
-	g->breathe = breathe;
+	g->breathe = ProcessInterrupts;
 	g->nlocals = 0;
 	for (int i = 0; i < c->nlocals; i++)
 	{

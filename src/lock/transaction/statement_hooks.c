@@ -59,7 +59,7 @@ any_is_foreign(const List *result_relations)
 static void
 drop_lost_shadows(void)
 {
-	if (zkl_nshadows > 0)
+	if (zkl_nheld > 0)
 		zkl_tell_losses();
 }
 
