@@ -193,13 +193,13 @@ rewrite_record(ZkSearch *s, const char *name, const char *lines)
 	char	   *data = palloc(strlen(lines) + ZKP_DATA_EXTRA);
 	char	   *path = psprintf("%s/%s", zkl_board(s->what.dir, s->what.root_len), name);
 	ZkAnswer	answer;
-	ZkReading	reading;
+	bool		answered;
 
 	zkp_write_data(data, &says);
 	zkl_begin_reading(&s->reader, s->what.patience);
-	reading = zkl_ask_apart(&s->reader, zks_write(s->what.patience.session, path, data, -1), &answer);
+	answered = zkl_ask_apart(&s->reader, zks_write(s->what.patience.session, path, data, -1), &answer);
 	zkl_end_reading(&s->reader);
-	return reading == ZKL_READ && answer.rc == ZKS_OK;
+	return answered && answer.rc == ZKS_OK;
 }
 
 /* Publish where we wait, and who waits for us.  False if that could not be done. */
@@ -299,7 +299,7 @@ give_way(ZkSearch *s, ZkCycle *cycle)
 	s->reader.patience.go_on = NULL;
 	request = zks_delete_if(s->what.patience.session, psprintf("%s/%s", s->what.dir, node.name),
 							cycle->checks, cycle->nchecks);
-	if (zkl_ask_apart(&s->reader, request, &answer) != ZKL_READ)
+	if (!zkl_ask_apart(&s->reader, request, &answer))
 	{
 		s->quiet = -1;
 		return true;
@@ -358,8 +358,6 @@ end_cycle(ZkSearch *s, ZkCycle *cycle)
 static bool
 chase_once(ZkSearch *s)
 {
-	ZkReading	reading;
-
 	/* a cycle outlives the look that has found it, with all its memory */
 	MemoryContext context = AllocSetContextCreate(GetMemoryChunkContext(s), "zklock deadlock search", ALLOCSET_DEFAULT_SIZES);
 	MemoryContext old = MemoryContextSwitchTo(context);
@@ -375,8 +373,7 @@ chase_once(ZkSearch *s)
 	zkn_info(s->what.patience.session, s->record, &record);
 	zkl_begin_reading(&s->reader, s->what.patience);
 	s->quiet = 0;
-	reading = zkl_chase(&s->reader, &from, &cycle, &listed);
-	if (reading != ZKL_READ)
+	if (!zkl_chase(&s->reader, &from, &cycle, &listed))
 		s->quiet = -1;
 	else if (cycle == NULL)
 		forget_candidates(s);

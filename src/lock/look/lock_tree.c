@@ -211,11 +211,11 @@ take_list(Walk *w, const Task *task, const ZkAnswer *answer)
  *-------------------------------------------------------------------------
  */
 
-static ZkReading
+static bool
 list_some(Walk *w)
 {
 	ZkReader   *r = &w->reader;
-	ZkReading	reading = ZKL_READ;
+	bool		answered = true;
 	Task	   *task;
 
 	for (; w->to_list != NULL && r->n < MOST_LISTS; w->to_list = task->next)
@@ -229,8 +229,8 @@ list_some(Walk *w)
 	{
 		ZkAnswer	answer;
 
-		reading = zkl_await_oldest(r, &answer);
-		if (reading != ZKL_READ)
+		answered = zkl_await_oldest(r, &answer);
+		if (!answered)
 			break;
 		task = r->about[r->first];
 		take_list(w, task, &answer);
@@ -244,21 +244,19 @@ list_some(Walk *w)
 		task->next = w->to_list;	/* those that are left go back */
 		w->to_list = task;
 	}
-	return reading;
+	return answered;
 }
 
-static ZkReading
+static bool
 read_found(Walk *w)
 {
-	ZkReading	reading = zkl_read_queues(&w->reader, w->found, w->nfound, &depths[w->what]);
-
-	if (reading != ZKL_READ)
-		return reading;
+	if (!zkl_read_queues(&w->reader, w->found, w->nfound, &depths[w->what]))
+		return false;
 	for (int i = 0; i < w->nfound; i++)
 		show_queue(w, &w->found[i]);
 	w->nfound = 0;
 	w->reader.last_round = 0;
-	return ZKL_READ;
+	return true;
 }
 
 /* On one connection; false if it broke before the end */
@@ -267,16 +265,16 @@ walk_on(void *arg)
 {
 	Walk	   *w = arg;
 	MemoryContext old = MemoryContextSwitchTo(w->found_context);
-	ZkReading	reading = ZKL_READ;
+	bool		answered = true;
 
-	while (reading == ZKL_READ && (w->to_list != NULL || w->nfound > 0))
+	while (answered && (w->to_list != NULL || w->nfound > 0))
 	{
-		reading = w->nfound > 0 ? read_found(w) : list_some(w);
+		answered = w->nfound > 0 ? read_found(w) : list_some(w);
 		if (w->nfound == 0)
 			MemoryContextReset(w->found_context);	/* and what the rows took */
 	}
 	MemoryContextSwitchTo(old);
-	return reading == ZKL_READ;
+	return answered;
 }
 
 void

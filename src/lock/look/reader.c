@@ -63,27 +63,26 @@ zkl_read_in_rounds(ZkReader *r, ZkWait *wait, ZkWaitEvent event, bool (*round) (
 		;
 }
 
-ZkReading
+bool
 zkl_await_oldest(ZkReader *r, ZkAnswer *answer)
 {
 	ZkPatience *p = &r->patience;
-	ZkWaited	waited = zkb_await_answer(p, r->requests[r->first], answer);
 
-	if (waited != ZKB_CAME)
-		return waited == ZKB_SESSION_OVER ? ZKL_BROKEN : ZKL_LATE;
+	if (zkb_await_answer(p, r->requests[r->first], answer) != ZKB_CAME)
+		return false;
 	set_due(r);
 	if (!zks_is_open(answer->rc))
 	{
 		p->wait->said = ZKS_OK;
-		return ZKL_READ;
+		return true;
 	}
 	p->wait->said = answer->rc;
 	if (zks_info(p->session).state == ZKS_CONNECTED && p->go_on == NULL)
 		zkb_pause(p->wait, p->session, p->until, p->event);
-	return ZKL_BROKEN;
+	return false;
 }
 
-ZkReading
+bool
 zkl_ask_apart(ZkReader *r, ZkRequest *request, ZkAnswer *answer)
 {
 	zkl_end_reading(r);

@@ -64,18 +64,18 @@ zkl_log_still_waiting(ZkWaitLog *log, ZkReader *reader, const char *dir, int roo
 {
 	static const ZkDepth depth = {.holders = true,.first = MOST_NAMED,.most = MOST_READ};
 	ZkSeenQueue queue;
-	ZkReading	reading;
+	bool		answered;
 	int64		waited;
 
 	if (!log_lock_waits || log->what != NULL)
 		return;
-	reading = zkl_read_queue(reader, dir, mode == ZKP_SEMAPHORE, &depth, &queue);
-	if (reading == ZKL_READ && queue.n == 0)
+	answered = zkl_read_queue(reader, dir, mode == ZKP_SEMAPHORE, &depth, &queue);
+	if (answered && queue.n == 0)
 	{
 		zkl_take_name(&queue, dir, NULL);
-		reading = zkl_read_queues(reader, &queue, 1, &depth);
+		answered = zkl_read_queues(reader, &queue, 1, &depth);
 	}
-	if (reading != ZKL_READ || (queue.single && !queue.list[0].granted))
+	if (!answered || (queue.single && !queue.list[0].granted))
 		queue.n = 0;
 	log->what = zkl_describe_wait(mode, dir + root_len);
 	waited = zks_now() - log->began_at;

@@ -205,20 +205,20 @@ bool
 zkl_read_others(Call *c, Place *p, ZkSeenQueue *queues, int n)
 {
 	static const ZkDepth all = {.first = INT_MAX,.most = INT_MAX};
-	ZkReading	reading;
+	bool		answered;
 	ZkSessionInfo info;
 
 	if (c->reader == NULL)
 		c->reader = MemoryContextAllocZero(GetMemoryChunkContext(c->places), sizeof(ZkReader));
 	zkl_begin_reading(c->reader, zkl_patience(c, p));
-	reading = zkl_read_queues(c->reader, queues, n, &all);
+	answered = zkl_read_queues(c->reader, queues, n, &all);
 	zkl_end_reading(c->reader);
-	if (reading == ZKL_BROKEN && zks_is_open(c->wait->said))
+	if (!answered && zks_is_open(c->wait->said))
 		zkl_must_be_open(c, p, c->wait->said);
 
 	/* answers that lay unread while we were stopped prove nothing */
 	info = zks_info(c->session);
-	return reading == ZKL_READ && zks_is_fresh(&info);
+	return answered && zks_is_fresh(&info);
 }
 
 /*-------------------------------------------------------------------------

@@ -97,7 +97,7 @@ read_mark(void *arg)
 		nodes[1].list[0].ask = zks_stat;
 		zks_gather(patience->session);
 	}
-	if (zkl_read_queues(talk->reader, nodes, talk->node != NULL ? 2 : 1, &one) != ZKL_READ)
+	if (!zkl_read_queues(talk->reader, nodes, talk->node != NULL ? 2 : 1, &one))
 		return false;
 	take_mark(talk, nodes[0].list);
 	talk->held = talk->node != NULL && nodes[1].list[0].rc == ZKS_OK;
@@ -146,7 +146,7 @@ make_mark(Talk *talk)
 	{
 		ZkAnswer	answer;
 
-		if (zkl_await_oldest(talk->reader, &answer) != ZKL_READ)
+		if (!zkl_await_oldest(talk->reader, &answer))
 			return false;
 		if (rc == ZKS_OK && answer.rc != ZKS_NODE_EXISTS)
 			rc = answer.rc;
@@ -351,7 +351,7 @@ empty_mark(void *arg)
 		return true;
 	tell_forgotten(talk);
 	answered = zkl_ask_apart(talk->reader, zks_write(talk->reader->patience.session, talk->mark, "", talk->seen.stat.version),
-							 &answer) == ZKL_READ;
+							 &answer);
 	talk->written |= !zks_is_busy(answer.rc);
 	if (!answered)
 		return false;
