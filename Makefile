@@ -27,7 +27,7 @@ above_wall = src/zklock.o src/views.o src/advisory.o src/redirect.o \
 	$(addprefix src/lock/queue/, acquire.o single_node.o place.o blockers.o) \
 	$(addprefix src/lock/deadlock/, deadlock.o chase.o wait_graph.o wait_record.o local_waits.o) \
 	$(addprefix src/lock/look/, lock_tree.o inspect.o wait_log.o seen_queue.o reader.o claim_record.o) \
-	$(addprefix src/backend/, backend_session.o errors.o wait.o settings.o path.o encoding.o node_identity.o slots.o auth_file.o tls_settings.o)
+	$(addprefix src/backend/, backend_session.o errors.o wait.o settings.o path.o encoding.o node_identity.o slots.o auth_file.o)
 below_wall = $(addprefix src/zk/, session.o keeper_thread.o library_handle.o connection.o request.o operation.o multi.o watch.o codes.o frame_check.o proof.o node.o create.o unwanted.o single.o mark.o turn.o lock_protocol.o session_state.o \
 	wakeup.o resolve.o tls.o wire.o hosts.o stop_signal.o)
 

@@ -75,12 +75,6 @@ lock_function(FunctionCallInfo fcinfo, ZkpMode mode, ZkScope scope)
 }
 
 static Datum
-try_function(FunctionCallInfo fcinfo, ZkpMode mode, ZkScope scope)
-{
-	PG_RETURN_BOOL(take(fcinfo, mode, scope, false));
-}
-
-static Datum
 unlock_function(FunctionCallInfo fcinfo, ZkpMode mode)
 {
 	char	   *path = key_path(fcinfo);
@@ -99,10 +93,10 @@ SQL_FUNCTION(zk_advisory_lock, lock_function(fcinfo, ZKP_EXCLUSIVE, ZK_SCOPE_ADV
 SQL_FUNCTION(zk_advisory_lock_shared, lock_function(fcinfo, ZKP_SHARED, ZK_SCOPE_ADVISORY));
 SQL_FUNCTION(zk_advisory_xact_lock, lock_function(fcinfo, ZKP_EXCLUSIVE, ZK_SCOPE_ADVISORY_TRANSACTION));
 SQL_FUNCTION(zk_advisory_xact_lock_shared, lock_function(fcinfo, ZKP_SHARED, ZK_SCOPE_ADVISORY_TRANSACTION));
-SQL_FUNCTION(zk_try_advisory_lock, try_function(fcinfo, ZKP_EXCLUSIVE, ZK_SCOPE_ADVISORY));
-SQL_FUNCTION(zk_try_advisory_lock_shared, try_function(fcinfo, ZKP_SHARED, ZK_SCOPE_ADVISORY));
-SQL_FUNCTION(zk_try_advisory_xact_lock, try_function(fcinfo, ZKP_EXCLUSIVE, ZK_SCOPE_ADVISORY_TRANSACTION));
-SQL_FUNCTION(zk_try_advisory_xact_lock_shared, try_function(fcinfo, ZKP_SHARED, ZK_SCOPE_ADVISORY_TRANSACTION));
+SQL_FUNCTION(zk_try_advisory_lock, BoolGetDatum(take(fcinfo, ZKP_EXCLUSIVE, ZK_SCOPE_ADVISORY, false)));
+SQL_FUNCTION(zk_try_advisory_lock_shared, BoolGetDatum(take(fcinfo, ZKP_SHARED, ZK_SCOPE_ADVISORY, false)));
+SQL_FUNCTION(zk_try_advisory_xact_lock, BoolGetDatum(take(fcinfo, ZKP_EXCLUSIVE, ZK_SCOPE_ADVISORY_TRANSACTION, false)));
+SQL_FUNCTION(zk_try_advisory_xact_lock_shared, BoolGetDatum(take(fcinfo, ZKP_SHARED, ZK_SCOPE_ADVISORY_TRANSACTION, false)));
 SQL_FUNCTION(zk_advisory_unlock, unlock_function(fcinfo, ZKP_EXCLUSIVE));
 SQL_FUNCTION(zk_advisory_unlock_shared, unlock_function(fcinfo, ZKP_SHARED));
 SQL_FUNCTION(zk_advisory_unlock_all, unlock_all_function());

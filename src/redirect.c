@@ -339,12 +339,6 @@ see_calls_in(Node *node, void *context)
 
 	switch (nodeTag(node))
 	{
-		case T_List:
-			foreach(cell, (List *) node)
-				(void) see_calls(lfirst(cell), context);
-			return false;
-		case T_TargetEntry:
-			return see_calls((Node *) ((TargetEntry *) node)->expr, context);
 		case T_Query:
 			return query_tree_walker((Query *) node, see_calls, context, 0);
 		case T_FuncExpr:

@@ -12,7 +12,6 @@
 #include "access/htup_details.h"
 #include "catalog/pg_authid.h"
 #include "commands/dbcommands.h"
-#include "common/int.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
@@ -117,11 +116,10 @@ where_to_look(const char *path)
 
 /* The rows of what is read there, or below */
 static Datum
-show_queues(FunctionCallInfo fcinfo, const char *path,
-			void (*each) (const char *full, ZkShowQueue show, void *arg), ZkShowQueue put)
+show_queues(FunctionCallInfo fcinfo, const char *path, ZkWalk what, ZkShowQueue put)
 {
 	InitMaterializedSRF(fcinfo, 0);
-	each(where_to_look(path), put, fcinfo->resultinfo);
+	zkl_walk(where_to_look(path), what, put, fcinfo->resultinfo);
 	return (Datum) 0;
 }
 
@@ -153,29 +151,15 @@ zk_lock_status(PG_FUNCTION_ARGS)
 	return (Datum) 0;
 }
 
-/* The kind for each mode */
-static const char *const kind_names[] = {"none", "lock", "lock", "semaphore"};
-
-StaticAssertDecl(lengthof(kind_names) == ZKP_SEMAPHORE + 1, "kind_names is indexed by ZkpMode");
-
-/* Convert ZooKeeper's time, in ms since 1970; its value may be anything */
-static bool
-unix_ms_as_timestamp(int64 ms, TimestampTz *timestamp)
-{
-	if (pg_mul_s64_overflow(ms, 1000, timestamp) ||
-		pg_sub_s64_overflow(*timestamp, (POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) * USECS_PER_DAY,
-							timestamp))
-		return false;
-	return IS_VALID_TIMESTAMP(*timestamp);
-}
-
+/* ZooKeeper's time, in ms since 1970, may be anything */
 static void
 add_since(Row *row, const ZkSeenContender *contender)
 {
-	TimestampTz since = 0;
-	bool		known = contender->read && unix_ms_as_timestamp(contender->stat.made_at_ms, &since);
+	int64		ms = contender->read ? contender->stat.made_at_ms : -1;
+	bool		known = ms >= 0 && ms < PG_INT64_MAX / 1000;
+	TimestampTz since = known ? ms * 1000 - (POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) * USECS_PER_DAY : 0;
 
-	add_if(row, known, TimestampTzGetDatum(since));
+	add_if(row, known && IS_VALID_TIMESTAMP(since), TimestampTzGetDatum(since));
 }
 
 /* What a node says: the columns from host to data */
@@ -208,7 +192,7 @@ put_queue(const char *path, const ZkSeenQueue *queue, void *arg)
 		CHECK_FOR_INTERRUPTS();
 		begin_row(&row, arg);
 		add(&row, Int32GetDatum(i + 1));
-		add_text(&row, kind_names[name->mode]);
+		add_text(&row, queue->semaphore ? "semaphore" : "lock");
 		add_text(&row, mode_names[name->mode]);
 		add(&row, BoolGetDatum(contender->granted));
 		add_if(&row, contender->read && name->name != NULL, Int64GetDatum(contender->stat.place_czxid));
@@ -231,7 +215,7 @@ put_path(const char *path, const ZkSeenQueue *queue, void *arg)
 		holders += queue->list[i].granted;
 	begin_row(&row, arg);
 	add_utf8(&row, path, false);
-	add_text(&row, queue != NULL ? kind_names[queue->semaphore ? ZKP_SEMAPHORE : ZKP_EXCLUSIVE] : NULL);
+	add_text(&row, queue == NULL ? NULL : queue->semaphore ? "semaphore" : "lock");
 	add_if(&row, queue != NULL, Int32GetDatum(queue != NULL ? queue->n : 0));
 	add_if(&row, known, Int32GetDatum(holders));
 	if (known && queue->list[0].read)
@@ -303,9 +287,9 @@ put_claim(const char *path, const ZkSeenQueue *queue, void *arg)
 	put_row(&row);
 }
 
-SQL_FUNCTION(zk_lock_queue, show_queues(fcinfo, zkb_path_argument(fcinfo), zkl_look_at_queues, put_queue));
-SQL_FUNCTION(zk_lock_paths, show_queues(fcinfo, prefix_argument(fcinfo), zkl_each_path, put_path));
-SQL_FUNCTION(zk_claims, show_queues(fcinfo, prefix_argument(fcinfo), zkl_each_mark, put_claim));
+SQL_FUNCTION(zk_lock_queue, show_queues(fcinfo, zkb_path_argument(fcinfo), ZKL_WALK_QUEUES, put_queue));
+SQL_FUNCTION(zk_lock_paths, show_queues(fcinfo, prefix_argument(fcinfo), ZKL_WALK_PATHS, put_path));
+SQL_FUNCTION(zk_claims, show_queues(fcinfo, prefix_argument(fcinfo), ZKL_WALK_MARKS, put_claim));
 
 PG_FUNCTION_INFO_V1(zk_lock_break);
 Datum
@@ -368,7 +352,7 @@ zk_session_status(PG_FUNCTION_ARGS)
 
 	add_text(&row, session == NULL || info.state == ZKS_OVER ? "none" : session_state_names[info.state]);
 	add_if(&row, connected, CStringGetTextDatum(psprintf("0x%llx", (unsigned long long) info.session_id)));
-	add_text(&row, zkb_servers());
+	add_text(&row, session != NULL ? zkb_servers() : NULL);
 	add_text(&row, texts.server[0] != '\0' ? texts.server : NULL);
 	add_if(&row, connected, ms_as_interval(info.timeout_ms));
 	add_if(&row, connected, TimestampTzGetDatum(as_timestamp(info.heard_at)));
@@ -393,40 +377,32 @@ add_totals(Row *row, const ZkSlot *slot, const ZkSessionInfo *session, bool has_
 	Assert(row->n == MOST_COLUMNS);
 }
 
-static void
-put_server_hold(Row row, const ZkSlot *slot, int i, ZkScope scope, const ZkSessionInfo *session)
+/* A row for each scope; state: of a hold */
+static int
+put_server_lock(Row row, const ZkSlotLock *lock, ZkHoldState state)
 {
-	const ZkSlotHold *hold = &slot->holds[i];
-	ZkHoldState state = zkb_slot_lost(slot, i, session) ? ZKL_STATE_LOST :
-	zks_is_fresh(session) ? ZKL_STATE_HELD : ZKL_STATE_SUSPECT;
+	bool		held = lock->since == 0;
+	int			nrows = 0;
 
-	row.n = OF_LOCK;
-	add_utf8(&row, hold->path, false);
-	add_utf8(&row, hold->root, false);
-	add_text(&row, mode_names[(int) hold->mode]);
-	add_text(&row, scope_names[scope]);
-	add(&row, Int64GetDatum(hold->counts[scope]));
-	add(&row, BoolGetDatum(true));
-	add_text(&row, state_names[state]);
-	add_if(&row, state != ZKL_STATE_LOST, Int64GetDatum(hold->token));
-	add(&row, TimestampTzGetDatum(hold->acquired_at));
-	put_row(&row);
-}
-
-static void
-put_server_wait(Row row, const ZkSlotWait *wait)
-{
-	row.n = OF_LOCK;
-	add_utf8(&row, wait->path, false);
-	add_utf8(&row, wait->root, false);
-	add_text(&row, mode_names[(int) wait->mode]);
-	add_text(&row, scope_names[(int) wait->scope]);
-	row.n++;					/* count */
-	add(&row, BoolGetDatum(false));
-	add_text(&row, "waiting");
-	row.n += 2;					/* token, acquired_at */
-	add(&row, TimestampTzGetDatum(as_timestamp(wait->since)));
-	put_row(&row);
+	for (int scope = ZK_SCOPE_SESSION; scope <= ZK_SCOPE_TRANSACTION; scope++)
+	{
+		if (lock->counts[scope] == 0)
+			continue;
+		row.n = OF_LOCK;
+		add_utf8(&row, lock->path, false);
+		add_utf8(&row, lock->root, false);
+		add_text(&row, mode_names[(int) lock->mode]);
+		add_text(&row, scope_names[scope]);
+		add_if(&row, held, Int64GetDatum(lock->counts[scope]));
+		add(&row, BoolGetDatum(held));
+		add_text(&row, held ? state_names[state] : "waiting");
+		add_if(&row, held && state != ZKL_STATE_LOST, Int64GetDatum(lock->token));
+		add_if(&row, held, TimestampTzGetDatum(lock->acquired_at));
+		add_if(&row, !held, TimestampTzGetDatum(as_timestamp(lock->since)));
+		put_row(&row);
+		nrows++;
+	}
+	return nrows;
 }
 
 /*
@@ -454,18 +430,12 @@ put_slot(const ZkSlot *slot, void *arg)
 	has_session = zkb_slot_session(slot, &session);
 	add_totals(&row, slot, &session, has_session);
 	for (int i = 0; i < slot->nholds; i++)
-	{
-		for (int scope = ZK_SCOPE_SESSION; scope <= ZK_SCOPE_TRANSACTION; scope++)
-		{
-			if (slot->holds[i].counts[scope] == 0)
-				continue;
-			put_server_hold(row, slot, i, (ZkScope) scope, &session);
-			nrows++;
-		}
-	}
+		nrows += put_server_lock(row, &slot->holds[i],
+								 zkb_slot_lost(slot, i, &session) ? ZKL_STATE_LOST :
+								 zks_is_fresh(&session) ? ZKL_STATE_HELD : ZKL_STATE_SUSPECT);
 	if (slot->wait.since != 0)
-		put_server_wait(row, &slot->wait);
-	else if (nrows == 0)
+		nrows += put_server_lock(row, &slot->wait, ZKL_STATE_HELD);
+	if (nrows == 0)
 		put_row(&row);
 }
 

@@ -36,7 +36,6 @@
 #include "internals.h"
 #include "settings.h"
 #include "slots.h"
-#include "tls_settings.h"
 #include "zk/hosts.h"
 
 /* How long ZooKeeper may take to close the session at exit */
@@ -64,9 +63,7 @@ static int	idle_timeout = 0;	/* as it was last told */
 static ZkMarks unsettled;
 
 /* The settings with which the current or last session was opened */
-static char *session_settings = NULL;	/* all of them: see settings_in_force */
-static char *session_servers = NULL;
-static int	session_timeout = 0;
+static char *session_settings = NULL;	/* see settings_in_force */
 static bool session_is_known = false;	/* it was opened with credentials */
 
 static void
@@ -107,13 +104,14 @@ static void
 tell_timeout(const ZkSessionInfo *info)
 {
 	static int	told_timeout = 0;	/* not again in the next session */
+	int			requested = atoi(strchr(session_settings, '\n') + 1);
 
-	if (info->epoch == 0 || info->timeout_ms == session_timeout || info->timeout_ms == told_timeout)
+	if (info->epoch == 0 || info->timeout_ms == requested || info->timeout_ms == told_timeout)
 		return;
 	told_timeout = info->timeout_ms;
 	ereport(LOG,
 			(errmsg("ZooKeeper granted a session timeout of %d ms, but zklock.session_timeout is %d ms",
-					info->timeout_ms, session_timeout),
+					info->timeout_ms, requested),
 			 errhint("The server's minSessionTimeout and maxSessionTimeout, by default 2 and 20 times its tickTime, limit what it grants.")));
 }
 
@@ -239,7 +237,7 @@ close_session(bool exits)
 	zkb_slot_session_ends();
 	if (exits && !zks_closed(s, EXIT_CLIENT_MS))
 		hang_up();
-	zks_close(s, exits ? EXIT_BOUND_MS : ABANDON_BOUND_MS, exits ? NULL : &unsettled);
+	zks_close(s, exits ? EXIT_BOUND_MS : ABANDON_BOUND_MS, exits && proc_exit_inprogress ? NULL : &unsettled);
 	release_descriptors();
 }
 
@@ -346,13 +344,22 @@ zkb_generation(void)
 	return session != NULL ? generation : 0;
 }
 
-/* What a session is opened with: another text means another session */
+/*
+ * What a session is opened with, the servers and the timeout first: another text means
+ * another session
+ */
 static char *
 settings_in_force(void)
 {
 	return psprintf("%s\n%d\n%s\n%s\n%s\n%s\n%s\n%d", zklock_servers(), zklock_session_timeout,
 					zklock_auth_file, zklock_tls_ca_file, zklock_tls_cert_file,
 					zklock_tls_key_file, zklock_tls_crl_file, zklock_tls_verify_host);
+}
+
+const char *
+zkb_servers(void)
+{
+	return pnstrdup(session_settings, strcspn(session_settings, "\n"));
 }
 
 void
@@ -382,12 +389,12 @@ void
 zkb_refuse_another_ensemble(void)
 {
 	refuse_no_hosts();
-	if (!zks_hosts_share(session_servers, zklock_servers()))
+	if (!zks_hosts_share(zkb_servers(), zklock_servers()))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("zklock.hosts names an ensemble other than the one in which this session holds locks"),
 				 errdetail("Its locks are in the ensemble of \"%s\", which has no server in common with \"%s\".",
-						   session_servers, zklock_servers()),
+						   zkb_servers(), zklock_servers()),
 				 errhint("Release the locks that zk_locks shows, or restore the previous value of zklock.hosts.")));
 }
 
@@ -400,29 +407,13 @@ refuse_unsettled_elsewhere(void)
 {
 	const char *path = zkn_unsettled_path(&unsettled);
 
-	if (path != NULL && !zks_hosts_share(session_servers, zklock_servers()))
+	if (path != NULL && !zks_hosts_share(zkb_servers(), zklock_servers()))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("zklock.hosts names an ensemble other than the one in which this session has a pending claim"),
 				 errdetail("Node \"%s\" is in the ensemble of \"%s\", which has no server in common with \"%s\".",
-						   zkb_from_utf8_escaped(path, strlen(path), false), session_servers, zklock_servers()),
+						   zkb_from_utf8_escaped(path, strlen(path), false), zkb_servers(), zklock_servers()),
 				 errhint("Restore the previous value of zklock.hosts; the next call then records the outcome of the claim. If this session ends before that, the claim might stay pending.")));
-}
-
-const char *
-zkb_servers(void)
-{
-	return session != NULL ? session_servers : NULL;
-}
-
-static void
-keep_copy(char **copy, const char *value)
-{
-	char	   *fresh = MemoryContextStrdup(TopMemoryContext, value);
-
-	if (*copy != NULL)
-		pfree(*copy);
-	*copy = fresh;
 }
 
 /* PostgreSQL also counts descriptors that are not its own */
@@ -445,15 +436,12 @@ reserve_descriptors(void)
 
 /*
  * Handles a direct call of exit().  PostgreSQL's own handler runs after that
- * of zk/wire.c, when nothing can be sent to a server any longer.  So this does what
- * that would, up to the end of the session.
+ * of zk/wire.c, when nothing can be sent to a server any longer.  So the session ends
+ * before that aborts the transaction, of which nothing will be seen.
  */
 static void
 exit_in_order(void)
 {
-	if (session == NULL || owner_pid != getpid() || proc_exit_inprogress)
-		return;
-	exit_out_of_exit();
 	close_at_exit(1, (Datum) 0);
 }
 
@@ -487,13 +475,15 @@ open_as_set(const ZkAuthFile *credentials)
 		.ncredentials = credentials->n,
 	};
 	static bool exit_ordered = false;
+	char	   *fresh;
 
 	session_is_known = credentials->n > 0 || zklock_tls_cert_file[0] != '\0';
 	if (zklock_acl == ZKLOCK_ACL_CREATOR)
 		zkb_refuse_nameless();
-	keep_copy(&session_servers, zklock_servers());
-	keep_copy(&session_settings, settings_in_force());
-	session_timeout = zklock_session_timeout;
+	fresh = MemoryContextStrdup(TopMemoryContext, settings_in_force());
+	if (session_settings != NULL)
+		pfree(session_settings);
+	session_settings = fresh;
 
 	options.tls = zkb_tls();
 	if (options.tls != NULL && !exit_ordered)
@@ -551,12 +541,6 @@ open_session(void)
 	opened_at = zks_now();
 	owner_pid = getpid();
 	zkb_show_session(session);
-}
-
-bool
-zkb_is_proven(ZkNode *node)
-{
-	return zkn_unproven(session, &node, 1, ZKS_COMMIT, 0, &node) == 0;
 }
 
 /*
@@ -664,10 +648,8 @@ zkb_prove(ZkNode *const *nodes, int n, ZkUse use, int64 since, ZkWait *wait, int
 		ZkAnswer	answer = {0};
 		ZkLoss		loss;
 
-		if (info.state == ZKS_OVER)
-			return ZKB_OVER;
-		if (zkn_first_lost(session, nodes, n, &loss) >= 0)
-			return ZKB_MISSING;
+		if (info.state == ZKS_OVER || zkn_first_lost(session, nodes, n, &loss) >= 0)
+			return ZKB_LOST;
 		if (count == 0)
 			return ZKB_PROVEN;
 		if (patience.waited == ZKB_LATE || zks_now() >= patience.until)
@@ -695,7 +677,7 @@ zkb_prove(ZkNode *const *nodes, int n, ZkUse use, int64 since, ZkWait *wait, int
 		if ((answer.rc == ZKS_NO_NODE || answer.rc == ZKS_NO_AUTH) &&
 			zkn_report_lost(session, chosen[answer.missing],
 							answer.rc == ZKS_NO_NODE ? ZK_LOST_NODE : ZK_LOST_ACCESS))
-			return ZKB_MISSING;
+			return ZKB_LOST;
 		if (zks_is_open(answer.rc))
 			wait->said = answer.rc;
 		if (answer.rc == ZKS_OK)

@@ -75,7 +75,7 @@ extern void zkb_follow_settings(void);
  */
 extern void zkb_refuse_another_ensemble(void);
 
-/* The servers for which the session was opened; NULL if there is none */
+/* The servers for which this session, or the last one, was opened; palloc'ed */
 extern const char *zkb_servers(void);
 
 /*
@@ -86,22 +86,14 @@ extern const char *zkb_servers(void);
  */
 extern ZkSession *zkb_connect(ZkWait *wait);
 
-/*
- * Whether a quorum has confirmed this node so recently that COMMIT can rely on it: it
- * cannot be gone unless somebody deleted it by hand.  Call this before checking
- * whether it is known to be lost.
- */
-extern bool zkb_is_proven(ZkNode *node);
-
 /* Why the last session that ended lost what it had */
 extern ZkLoss zkb_last_loss(void);
 
 typedef enum ZkProof
 {
 	ZKB_PROVEN,
-	ZKB_MISSING,				/* a node is gone, or closed to us, and is now
-								 * marked as lost */
-	ZKB_OVER,					/* the session has ended */
+	ZKB_LOST,					/* a node is gone, or closed to us, and is now
+								 * marked as lost; or the session has ended */
 	ZKB_NO_ANSWER
 } ZkProof;
 

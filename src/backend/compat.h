@@ -101,12 +101,6 @@ wait_event_compat(const char *name)
 }
 
 /*
- * Which callbacks may be unregistered while those of the end of a transaction
- * run: the running one (16), or only those that are yet to run.
- */
-#define CALLBACK_MAY_LEAVE_COMPAT (PG_VERSION_NUM >= 160000)
-
-/*
  * Take one of PostgreSQL's locks for the session, or LOCKACQUIRE_NOT_AVAIL; that
  * includes a full lock table, unless raise is set.  (18 can log who has it.)
  */

@@ -13,28 +13,19 @@
 #include "path.h"
 #include "settings.h"
 
+static const char *const trouble_hints[] = {
+	[ZKS_TROUBLE_NAME] = "Check the host names in zklock.hosts, and this machine's name resolution.",
+	[ZKS_TROUBLE_REFUSED] = "Check that ZooKeeper is running on the hosts and ports of zklock.hosts.",
+	[ZKS_TROUBLE_CLOSED] = "A ZooKeeper server closes connections while it has no quorum, when one host opens more than maxClientCnxns, and when a client does not use TLS on a TLS port.",
+	[ZKS_TROUBLE_CROWDED] = "A ZooKeeper server does this when one host opens more connections than its maxClientCnxns. Raise that limit, or lower zklock.idle_timeout: a session that holds no lock keeps its connection for that long.",
+	[ZKS_TROUBLE_FOREIGN] = "Check the ports in zklock.hosts: another program answers there, or ZooKeeper with TLS.",
+	[ZKS_TROUBLE_TLS] = "Check the zklock.tls_* settings, and that the ports in zklock.hosts are TLS ports.",
+};
+
 const char *
 zkb_trouble_hint(ZksTrouble kind, const char *otherwise)
 {
-	switch (kind)
-	{
-		case ZKS_TROUBLE_NAME:
-			return "Check the host names in zklock.hosts, and this machine's name resolution.";
-		case ZKS_TROUBLE_REFUSED:
-			return "Check that ZooKeeper is running on the hosts and ports of zklock.hosts.";
-		case ZKS_TROUBLE_CLOSED:
-			return "A ZooKeeper server closes connections while it has no quorum, when one host opens more than maxClientCnxns, and when a client does not use TLS on a TLS port.";
-		case ZKS_TROUBLE_CROWDED:
-			return "A ZooKeeper server does this when one host opens more connections than its maxClientCnxns. Raise that limit, or lower zklock.idle_timeout: a session that holds no lock keeps its connection for that long.";
-		case ZKS_TROUBLE_FOREIGN:
-			return "Check the ports in zklock.hosts: another program answers there, or ZooKeeper with TLS.";
-		case ZKS_TROUBLE_TLS:
-			return "Check the zklock.tls_* settings, and that the ports in zklock.hosts are TLS ports.";
-		case ZKS_TROUBLE_NO_WAY:
-		case ZKS_TROUBLE_OTHER:
-			break;
-	}
-	return otherwise;
+	return trouble_hints[kind] != NULL ? trouble_hints[kind] : otherwise;
 }
 
 void
@@ -191,22 +182,17 @@ zkb_raise(int rc, const char *path)
 					zkb_path_for_display(path), zks_code_text(rc))));
 }
 
+static const char *const loss_details[] = {
+	[ZK_NOT_LOST] = "ZooKeeper ended the session that held it.",
+	[ZK_LOST_NODE] = "Its node in ZooKeeper was deleted.",
+	[ZK_LOST_ACCESS] = "ZooKeeper no longer lets this session see the lock's node.",
+	[ZK_LOST_CONTACT] = "Nothing was heard from ZooKeeper for the whole session timeout, so another client might hold the lock by now.",
+	[ZK_LOST_SESSION] = "ZooKeeper ended the session that held it.",
+	[ZK_LOST_IDENTITY] = "ZooKeeper no longer accepts the session that held it.",
+};
+
 const char *
 zkb_loss_detail(ZkLoss loss)
 {
-	switch (loss)
-	{
-		case ZK_LOST_NODE:
-			return "Its node in ZooKeeper was deleted.";
-		case ZK_LOST_ACCESS:
-			return "ZooKeeper no longer lets this session see the lock's node.";
-		case ZK_LOST_CONTACT:
-			return "Nothing was heard from ZooKeeper for the whole session timeout, so another client might hold the lock by now.";
-		case ZK_LOST_IDENTITY:
-			return "ZooKeeper no longer accepts the session that held it.";
-		case ZK_LOST_SESSION:
-		case ZK_NOT_LOST:
-			break;
-	}
-	return "ZooKeeper ended the session that held it.";
+	return loss_details[loss];
 }

@@ -133,23 +133,6 @@ leave_snapshot(FunctionCallInfo fcinfo)
 }
 
 /*
- * In an atexit handler: what proc_exit would do, up to the callbacks of on_proc_exit,
- * which the caller runs.  It must not call exit() again, which is undefined here.
- */
-static inline void
-exit_out_of_exit(void)
-{
-	/* as proc_exit_prepare() begins */
-	proc_exit_inprogress = true;
-	InterruptPending = ProcDiePending = QueryCancelPending = false;
-	InterruptHoldoffCount = 1;
-	CritSectionCount = 0;
-	error_context_stack = NULL;
-	debug_query_string = NULL;
-	shmem_exit(1);
-}
-
-/*
  * The entry of a process in what pg_stat_activity shows, or NULL; it may be of
  * another process by now.  What pgstat offers is a copy of all entries, which
  * is slow, and renewing it would change what the user's transaction sees.  All

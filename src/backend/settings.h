@@ -8,6 +8,8 @@
 #ifndef ZKLOCK_SETTINGS_H
 #define ZKLOCK_SETTINGS_H
 
+#include "zk/tls.h"
+
 /* read when a ZooKeeper session opens, and in effect until it ends */
 extern const char *zklock_servers(void);	/* zklock.hosts, as hosts.h makes
 											 * it; "" for none; palloc'ed */
@@ -59,6 +61,12 @@ typedef enum ZklockGuard
 
 extern int	zklock_commit_guard;	/* ZklockGuard */
 extern int	zklock_cancel_on_loss;	/* ZksStopWhen */
+
+/*
+ * What zklock.tls_* ask for, with the files read; NULL: no TLS.  Raises an error if that
+ * cannot be satisfied, rather than use an unencrypted connection.
+ */
+extern ZkTls *zkb_tls(void);
 
 /* Called when the library is loaded */
 extern void zklock_define_settings(void);

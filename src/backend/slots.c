@@ -38,7 +38,7 @@
 #include "internals.h"
 #include "slots.h"
 
-#define SEGMENT_NAME	"zklock slots 2"	/* the number is that of the
+#define SEGMENT_NAME	"zklock slots 3"	/* the number is that of the
 											 * layout */
 
 #define CUT_MARK		"..."
@@ -274,23 +274,24 @@ put_text(char *to, const char *utf8, int len)
 }
 
 void
-zkb_slot_path(char *path, char *root, const char *full, int root_len)
+zkb_slot_lock(ZkSlotLock *lock, ZkpMode mode, const char *full, int root_len)
 {
-	put_text(path, full + root_len, strlen(full + root_len));
-	put_text(root, root_len > 0 ? full : "/", Max(root_len, 1));
+	lock->mode = (char) mode;
+	put_text(lock->path, full + root_len, strlen(full + root_len));
+	put_text(lock->root, root_len > 0 ? full : "/", Max(root_len, 1));
 }
 
 void
-zkb_slot_waits(char mode, char scope, const char *full, int root_len, int64 since)
+zkb_slot_waits(ZkpMode mode, int scope, const char *full, int root_len, int64 since)
 {
 	ZkSlot	   *slot = zkb_begin_slot();
 
 	if (slot == NULL)
 		return;
-	slot->wait.mode = mode;
-	slot->wait.scope = scope;
+	memset(&slot->wait, 0, sizeof(slot->wait));
+	slot->wait.counts[scope] = 1;
 	slot->wait.since = since;
-	zkb_slot_path(slot->wait.path, slot->wait.root, full, root_len);
+	zkb_slot_lock(&slot->wait, mode, full, root_len);
 	zkb_end_slot(slot);
 }
 

@@ -11,6 +11,7 @@
 #include "datatype/timestamp.h"
 
 #include "zk/lease.h"
+#include "zk/lock_protocol.h"
 
 /* What this backend has counted; its slot has a copy, as of the last change */
 typedef struct ZkBackendCounters
@@ -32,27 +33,18 @@ extern ZkBackendCounters zkb_counters;
 #define ZKB_SLOT_TEXT	256
 #endif
 
-/* One lock that the backend holds */
-typedef struct ZkSlotHold
+/* One lock that the backend holds, or waits for */
+typedef struct ZkSlotLock
 {
 	char		mode;			/* ZkpMode */
 	bool		lost;			/* as its owner knows; but see zkb_slot_lost */
-	int64		counts[2];		/* by scope */
+	int64		counts[2];		/* by scope; of a wait, 1 for its own */
 	int64		token;
 	TimestampTz acquired_at;
+	int64		since;			/* zks_now() when the wait began; or 0 */
 	char		path[ZKB_SLOT_TEXT + 1];
 	char		root[ZKB_SLOT_TEXT + 1];
-} ZkSlotHold;
-
-/* What it waits for */
-typedef struct ZkSlotWait
-{
-	char		mode;
-	char		scope;
-	int64		since;			/* zks_now(); 0: it waits for nothing */
-	char		path[ZKB_SLOT_TEXT + 1];
-	char		root[ZKB_SLOT_TEXT + 1];
-} ZkSlotWait;
+} ZkSlotLock;
 
 typedef struct ZkSlot
 {
@@ -64,8 +56,8 @@ typedef struct ZkSlot
 	ZkBackendCounters counters;
 	int			nholds;
 	int			more;			/* locks that have no room here */
-	ZkSlotHold	holds[ZKS_SHOWN_NODES]; /* the oldest first */
-	ZkSlotWait	wait;
+	ZkSlotLock	holds[ZKS_SHOWN_NODES]; /* the oldest first */
+	ZkSlotLock	wait;			/* with since 0: for nothing */
 } ZkSlot;
 
 /* In _PG_init: before PostgreSQL 17 the memory has to be reserved */
@@ -86,11 +78,11 @@ extern void zkb_slot_session_ends(void);
 extern ZkSlot *zkb_begin_slot(void);
 extern void zkb_end_slot(ZkSlot *slot);
 
-/* Write a path and its root, from what zkl_full_path returned */
-extern void zkb_slot_path(char *path, char *root, const char *full, int root_len);
+/* Write which lock it is; full is what zkl_full_path returned */
+extern void zkb_slot_lock(ZkSlotLock *lock, ZkpMode mode, const char *full, int root_len);
 
 /* This backend waits in that queue since then, or no longer */
-extern void zkb_slot_waits(char mode, char scope, const char *full, int root_len, int64 since);
+extern void zkb_slot_waits(ZkpMode mode, int scope, const char *full, int root_len, int64 since);
 extern void zkb_slot_waits_no_more(void);
 
 /*

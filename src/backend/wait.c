@@ -197,6 +197,19 @@ zkb_await_answer(ZkPatience *p, ZkRequest *request, ZkAnswer *answer)
 	return p->waited;
 }
 
+ZkWaited
+zkb_await_node(ZkPatience *p, ZkNode *node, ZkNodeInfo *info)
+{
+	p->waited = ZKB_CAME;
+	do
+	{
+		zkn_info(p->session, node, info);
+		if (info->state == ZKN_UNSURE)
+			p->wait->said = info->rc;	/* until a look tells */
+	} while ((info->state == ZKN_CREATING || info->state == ZKN_UNSURE) && zkb_wait_on(p));
+	return p->waited;
+}
+
 void
 zkb_sleep(ZkWait *wait, ZkSession *session, int64 until, ZkWaitEvent event)
 {

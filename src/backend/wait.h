@@ -8,6 +8,7 @@
 #ifndef ZKLOCK_WAIT_H
 #define ZKLOCK_WAIT_H
 
+#include "zk/node.h"
 #include "zk/request.h"
 
 /* The limits of one call, all on the clock of zks_now() */
@@ -95,6 +96,9 @@ typedef struct ZkPatience
  */
 extern bool zkb_wait_on(ZkPatience *patience);
 extern ZkWaited zkb_await_answer(ZkPatience *patience, ZkRequest *request, ZkAnswer *answer);
+
+/* The same for a node, until it is known what became of its create */
+extern ZkWaited zkb_await_node(ZkPatience *patience, ZkNode *node, ZkNodeInfo *info);
 
 /* Let this time pass, or the call's */
 extern void zkb_sleep(ZkWait *wait, ZkSession *session, int64 until, ZkWaitEvent event);

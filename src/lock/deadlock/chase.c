@@ -96,16 +96,14 @@ typedef struct Chase
  *-------------------------------------------------------------------------
  */
 
-static ZkReading
+static bool
 list_board(Chase *c, bool *listed)
 {
 	ZkAnswer	answer;
-	ZkReading	reading;
 	int			n;
 
-	reading = zkl_ask_apart(c->reader, zks_list_all(c->reader->patience.session, c->board, false), &answer);
-	if (reading != ZKL_READ)
-		return reading;
+	if (!zkl_ask_apart(c->reader, zks_list_all(c->reader->patience.session, c->board, false), &answer))
+		return false;
 	*listed = false;
 	n = answer.rc == ZKS_OK ? answer.nchildren : 0;
 	c->records = palloc_extended((n + 1) * sizeof(Record), MCXT_ALLOC_ZERO | MCXT_ALLOC_HUGE);
@@ -128,7 +126,7 @@ list_board(Chase *c, bool *listed)
 		*listed |= strcmp(record->name, c->from->record) == 0;
 	}
 	qsort(c->records + 1, c->nrecords - 1, sizeof(Record), pg_qsort_strcmp);
-	return ZKL_READ;
+	return true;
 }
 
 /*
@@ -136,7 +134,7 @@ list_board(Chase *c, bool *listed)
  * those that name others.  These leave half of the room to the former, so that
  * many of them hide no cycle of waits in ZooKeeper alone.
  */
-static ZkReading
+static bool
 read_records(Chase *c, const char *tag)
 {
 	static const ZkDepth whole = {.first = 1,.most = 1};
@@ -147,7 +145,6 @@ read_records(Chase *c, const char *tag)
 	{
 		ZkSeenQueue nodes[MOST_AHEAD];
 		Record	   *asked[MOST_AHEAD];
-		ZkReading	reading;
 		int			n = 0;
 
 		for (; at < c->nrecords && n < MOST_AHEAD && c->nread < most_nodes; at++)
@@ -164,9 +161,8 @@ read_records(Chase *c, const char *tag)
 		}
 		if (n == 0)
 			break;
-		reading = zkl_read_queues(c->reader, nodes, n, &whole);
-		if (reading != ZKL_READ)
-			return reading;
+		if (!zkl_read_queues(c->reader, nodes, n, &whole))
+			return false;
 		for (int i = 0; i < n; i++)
 		{
 			const ZkSeenContender *node = &nodes[i].list[0];
@@ -177,7 +173,7 @@ read_records(Chase *c, const char *tag)
 			c->bytes += node->data_len;
 		}
 	}
-	return ZKL_READ;
+	return true;
 }
 
 /*-------------------------------------------------------------------------
@@ -186,28 +182,28 @@ read_records(Chase *c, const char *tag)
  */
 
 /* The index of this queue, read if it was not yet; -1: there are too many */
-static ZkReading
+static bool
 get_queue(Chase *c, const char *dir, bool semaphore, int *at)
 {
 	ZkDepth		depth = {.holders = true,.most = MOST_NODES - c->nread};
-	ZkReading	reading;
+	bool		answered;
 
 	for (*at = 0; *at < c->nqueues; (*at)++)
 	{
 		if (c->queues[*at].semaphore == semaphore && strcmp(c->queues[*at].dir, dir) == 0)
-			return ZKL_READ;
+			return true;
 	}
 	if (c->nnames > MOST_NAMES)
 	{
 		*at = -1;
-		return ZKL_READ;
+		return true;
 	}
 	c->queues = zkl_grow(c->queues, c->nqueues, sizeof(ZkSeenQueue));
-	reading = zkl_read_queue(c->reader, dir, semaphore, &depth, &c->queues[c->nqueues++]);
+	answered = zkl_read_queue(c->reader, dir, semaphore, &depth, &c->queues[c->nqueues++]);
 	c->nnames += c->queues[*at].n;
 	for (int i = 0; i < c->queues[*at].n; i++)
 		c->nread += c->queues[*at].list[i].read;
-	return reading;
+	return answered;
 }
 
 /*-------------------------------------------------------------------------
@@ -314,26 +310,24 @@ reach_holders(Chase *c, const ZkSeenQueue *queue, int end)
 	}
 }
 
-static ZkReading
+static bool
 follow_to_queue(Chase *c, int at)
 {
 	const char *node = NULL;
 	const char *dir;
 	ZkpContender name;
-	ZkReading	reading = ZKL_READ;
 	int			q;
 
 	if (c->g.parties[at].queue >= 0)
-		return ZKL_READ;
-	if (at > 0)
-		reading = read_records(c, c->parties[at].tag);
-	if (reading != ZKL_READ)
-		return reading;
+		return true;
+	if (at > 0 && !read_records(c, c->parties[at].tag))
+		return false;
 	dir = find_wait(c, at, &node);
 	if (dir == NULL || !zkp_parse(node, &name))
-		return ZKL_READ;
-	reading = get_queue(c, dir, name.mode == ZKP_SEMAPHORE, &q);
-	for (int i = 0; reading == ZKL_READ && q >= 0 && i < c->queues[q].n; i++)
+		return true;
+	if (!get_queue(c, dir, name.mode == ZKP_SEMAPHORE, &q))
+		return false;
+	for (int i = 0; q >= 0 && i < c->queues[q].n; i++)
 	{
 		int64		owner = 0;
 
@@ -341,34 +335,36 @@ follow_to_queue(Chase *c, int at)
 			continue;
 
 		/* anybody may say that he waits there */
-		reading = zkl_read_owner(c->reader, &c->queues[q], i, &owner);
-		if (reading != ZKL_READ || owner != c->parties[at].owner)
+		if (!zkl_read_owner(c->reader, &c->queues[q], i, &owner))
+			return false;
+		if (owner != c->parties[at].owner)
 			break;
 		c->g.parties[at].queue = q;
 		c->g.parties[at].at = i;
 		reach_holders(c, &c->queues[q], i);
 		break;
 	}
-	return reading;
+	return true;
 }
 
 /* All whom we wait for, directly or through others */
-static ZkReading
+static bool
 follow_all(Chase *c)
 {
-	ZkReading	reading = c->hears_others ? read_records(c, NULL) : ZKL_READ;
-
+	if (c->hears_others && !read_records(c, NULL))
+		return false;
 	c->nlocals = 0;				/* what we know ourselves is looked at last */
-	for (int at = 0; reading == ZKL_READ && at < c->g.nparties; at++)
+	for (int at = 0; at < c->g.nparties; at++)
 	{
 		CHECK_FOR_INTERRUPTS();
 		if (c->reader->patience.go_on != NULL && !c->reader->patience.go_on(c->reader->patience.arg))
-			return ZKL_LATE;
-		reading = follow_to_queue(c, at);
+			return false;
+		if (!follow_to_queue(c, at))
+			return false;
 		if (c->hears_others)
 			follow_told(c, at, OWN_RECORD + 1, c->nrecords);
 	}
-	return reading;
+	return true;
 }
 
 /*-------------------------------------------------------------------------
@@ -582,12 +578,6 @@ add_locals(const Chase *c, const ZkGraphLocal *local, ZkCycle *cycle)
 								 at == local->wait ? waits[at].tag : "", waits[at].since), 0);
 }
 
-static void
-breathe(void)
-{
-	CHECK_FOR_INTERRUPTS();
-}
-
 static ZkCycle *
 make_cycle(const Chase *c)
 {
@@ -638,7 +628,7 @@ make_cycle(const Chase *c)
  * NULL if there is none.  Who waits for us on this server is looked at now, when all
  * else was read, so that it stands at the same moment; it leads to nobody but us.
  *
- * One that gets proven must not be hidden by one that rests on
+ * One that gets certain must not be hidden by one that rests on
  * a record that nobody writes any more.
  */
 static ZkCycle *
@@ -653,7 +643,7 @@ find_cycle(Chase *c)
 	for (int at = 0; at < g->nparties; at++)
 		follow_told(c, at, OWN_RECORD, OWN_RECORD + 1);
 	make_queues(c);
-	g->breathe = breathe;
+	g->breathe = ProcessInterrupts;
 	g->nlocals = 0;
 	for (int i = 0; i < c->nlocals; i++)
 	{
@@ -673,37 +663,36 @@ find_cycle(Chase *c)
 	return found ? make_cycle(c) : NULL;
 }
 
-ZkReading
+bool
 zkl_chase(ZkReader *reader, const ZkChaseFrom *from, ZkCycle **cycle, bool *listed)
 {
 	Chase		c = {.reader = reader,.from = from};
 	ZkSessionInfo before;
-	ZkReading	reading;
+	bool		all_read;
 
 	*cycle = NULL;
 	*listed = true;
 	before = zks_info(reader->patience.session);
 	c.board = zkl_board(from->says->dir, from->root_len);
 	(void) get_party(&c, zkb_own_tag(), before.session_id, from->says->identity, strlen(from->says->identity));
-	reading = list_board(&c, listed);
+	all_read = list_board(&c, listed);
 
 	/*
 	 * The word of other servers may be that of thousands.  It is asked for
 	 * only where we do not know enough without it.  So a cycle that does not
-	 * need it is proven at once, and not hidden by one that does.
+	 * need it is certain at once, and not hidden by one that does.
 	 */
-	for (int i = 0; i < 2 && reading == ZKL_READ && *cycle == NULL; i++)
+	for (int i = 0; i < 2 && all_read && *cycle == NULL; i++)
 	{
 		c.hears_others = i > 0 && c.g.nparties > 1;
-		reading = follow_all(&c);
-		if (reading == ZKL_READ)
+		all_read = follow_all(&c);
+		if (all_read)
 			*cycle = find_cycle(&c);
 	}
 
 	/* another server may have shown an earlier state */
-	if (reading == ZKL_READ && before.epoch != zks_info(reader->patience.session).epoch)
-		reading = ZKL_BROKEN;
-	if (reading != ZKL_READ)
+	all_read = all_read && before.epoch == zks_info(reader->patience.session).epoch;
+	if (!all_read)
 		*cycle = NULL;
-	return reading;
+	return all_read;
 }

@@ -46,11 +46,11 @@ typedef struct ZkCycle
 extern bool zkl_is_same_cycle(const ZkCycle *before, const ZkCycle *now, int written);
 
 /*
- * ZKL_READ: all was read, and cycle is NULL if we are in none; listed: our
+ * True: all was read, and cycle is NULL if we are in none; listed: our
  * record was still there.  Everything is
  * palloc'ed in the current context, which is the cycle's.  The reader is to be ended by the caller,
  * in case of an error, too.
  */
-extern ZkReading zkl_chase(ZkReader *reader, const ZkChaseFrom *from, ZkCycle **cycle, bool *listed);
+extern bool zkl_chase(ZkReader *reader, const ZkChaseFrom *from, ZkCycle **cycle, bool *listed);
 
 #endif							/* ZKLOCK_CHASE_H */

@@ -13,7 +13,7 @@
  * succeeds, and nobody fails for what no longer is.  It raises its own error:
  * nobody else is interrupted.
  *
- * That all waits stood at one moment is proven in three ways.  A wait in a queue
+ * That all waits stood at one moment is known in three ways.  A wait in a queue
  * stands as long as its node and the one before it do, in the versions that were
  * read, and the transaction checks these.  Waits for PostgreSQL's locks on this
  * server are looked at, all at one instant, after the others were read.  Those on
@@ -72,21 +72,11 @@ struct ZkSearch
 								 * will */
 	int			quiet;			/* looks since the board was last read; -1: it
 								 * must be read */
-	ZkCycle    *candidates[2];	/* not proven yet: see end_cycle; or NULL */
-	int			turn;			/* neither hides the other: the one that is
+	ZkCycle    *candidates[2];	/* not certain yet: see end_cycle; or NULL */
+	int			first_at;		/* neither hides the other: the one that is
 								 * looked for first */
 	ZkReader	reader;
 };
-
-/* The time for an answer begins now: the last one may be long ago */
-static void
-begin_reading(ZkSearch *s)
-{
-	zkl_begin_reading(&s->reader, s->what.session, s->what.wait, ZKB_WAIT_ACQUIRE);
-	s->reader.patience.raises = false;
-	s->reader.patience.go_on = s->what.go_on;
-	s->reader.patience.arg = s->what.arg;
-}
 
 ZkSearch *
 zkl_begin_search(const ZkSearchFor *for_what)
@@ -124,7 +114,7 @@ static void
 retract(ZkSearch *s)
 {
 	if (s->record != NULL)
-		(void) zkn_discard(s->what.session, s->record);
+		(void) zkn_discard(s->what.patience.session, s->record);
 	s->record = NULL;
 }
 
@@ -168,17 +158,6 @@ zkl_end_search(ZkSearch **search)
  *-------------------------------------------------------------------------
  */
 
-/* False if it is not there, or in doubt */
-static bool
-await_record(ZkSearch *s, ZkNodeInfo *info)
-{
-	begin_reading(s);
-	do
-		zkn_info(s->what.session, s->record, info);
-	while ((info->state == ZKN_CREATING || info->state == ZKN_UNSURE) && zkb_wait_on(&s->reader.patience));
-	return info->state == ZKN_PRESENT;
-}
-
 static bool
 create_record(ZkSearch *s, const char *lines, bool names_others)
 {
@@ -191,12 +170,14 @@ create_record(ZkSearch *s, const char *lines, bool names_others)
 	{
 		ZkNodeInfo	info;
 
-		if (!zkn_create(s->what.session, &board, 1, &want, parents, &s->record))
+		if (!zkn_create(s->what.patience.session, &board, 1, &want, parents, &s->record))
 		{
 			s->record = NULL;
 			return false;
 		}
-		if (await_record(s, &info))
+		zkl_begin_reading(&s->reader, s->what.patience);
+		(void) zkb_await_node(&s->reader.patience, s->record, &info);
+		if (info.state == ZKN_PRESENT)
 			return true;
 		retract(s);
 		if (info.state != ZKN_ABSENT || info.rc != ZKS_NO_NODE)
@@ -212,13 +193,13 @@ rewrite_record(ZkSearch *s, const char *name, const char *lines)
 	char	   *data = palloc(strlen(lines) + ZKP_DATA_EXTRA);
 	char	   *path = psprintf("%s/%s", zkl_board(s->what.dir, s->what.root_len), name);
 	ZkAnswer	answer;
-	ZkReading	reading;
+	bool		answered;
 
 	zkp_write_data(data, &says);
-	begin_reading(s);
-	reading = zkl_ask_apart(&s->reader, zks_write(s->what.session, path, data, -1), &answer);
+	zkl_begin_reading(&s->reader, s->what.patience);
+	answered = zkl_ask_apart(&s->reader, zks_write(s->what.patience.session, path, data, -1), &answer);
 	zkl_end_reading(&s->reader);
-	return reading == ZKL_READ && answer.rc == ZKS_OK;
+	return answered && answer.rc == ZKS_OK;
 }
 
 /* Publish where we wait, and who waits for us.  False if that could not be done. */
@@ -232,7 +213,7 @@ publish(ZkSearch *s)
 	uint64		seen;
 	bool		done;
 
-	zkn_info(s->what.session, s->what.node, &node);
+	zkn_info(s->what.patience.session, s->what.node, &node);
 	s->says.dir = s->what.dir;
 	s->says.node = pstrdup(node.name);
 	s->says.identity = pstrdup(zkb_identity_lines());
@@ -242,7 +223,7 @@ publish(ZkSearch *s)
 		s->quiet = -1;
 	s->seen = seen;
 	if (s->record != NULL)
-		zkn_info(s->what.session, s->record, &record);
+		zkn_info(s->what.patience.session, s->record, &record);
 	if (record.state == ZKN_PRESENT && (record.name[ZKP_TAG_LEN - 1] == '+') == names_others)
 		done = !names_others || rewrite_record(s, record.name, lines);
 	else
@@ -282,8 +263,8 @@ candidate_of(ZkSearch *s, const ZkCycle *cycle)
 		if (s->candidates[i] != NULL && zkl_is_same_cycle(s->candidates[i], cycle, 0))
 			return &s->candidates[i];
 	}
-	forget(&s->candidates[s->turn]);
-	return &s->candidates[s->turn];
+	forget(&s->candidates[s->first_at]);
+	return &s->candidates[s->first_at];
 }
 
 static bool
@@ -310,15 +291,15 @@ give_way(ZkSearch *s, ZkCycle *cycle)
 
 	if (is_too_large(cycle))
 		return true;
-	zkn_info(s->what.session, s->what.node, &node);
+	zkn_info(s->what.patience.session, s->what.node, &node);
 	if (node.state != ZKN_PRESENT)
 		return true;
 
 	/* whatever happens now, it is better to know what became of it */
 	s->reader.patience.go_on = NULL;
-	request = zks_delete_if(s->what.session, psprintf("%s/%s", s->what.dir, node.name),
+	request = zks_delete_if(s->what.patience.session, psprintf("%s/%s", s->what.dir, node.name),
 							cycle->checks, cycle->nchecks);
-	if (zkl_ask_apart(&s->reader, request, &answer) != ZKL_READ)
+	if (!zkl_ask_apart(&s->reader, request, &answer))
 	{
 		s->quiet = -1;
 		return true;
@@ -357,7 +338,8 @@ end_cycle(ZkSearch *s, ZkCycle *cycle)
 			return false;
 		if (!counts || !zkl_is_same_cycle(*candidate, cycle, 2))
 		{
-			s->turn = 1 - s->turn;	/* others must write their records before */
+			s->first_at = 1 - s->first_at;	/* others must write their records
+											 * before */
 			return true;
 		}
 	}
@@ -376,25 +358,22 @@ end_cycle(ZkSearch *s, ZkCycle *cycle)
 static bool
 chase_once(ZkSearch *s)
 {
-	ZkReading	reading;
-
 	/* a cycle outlives the look that has found it, with all its memory */
 	MemoryContext context = AllocSetContextCreate(GetMemoryChunkContext(s), "zklock deadlock search", ALLOCSET_DEFAULT_SIZES);
 	MemoryContext old = MemoryContextSwitchTo(context);
 	ZkNodeInfo	record;
 	ZkChaseFrom from = {
 		.says = &s->says,.root_len = s->what.root_len,.record = record.name,
-		.later = s->candidates[1 - s->turn]
+		.later = s->candidates[1 - s->first_at]
 	};
 	ZkCycle    *cycle;
 	bool		listed;
 	bool		done = true;
 
-	zkn_info(s->what.session, s->record, &record);
-	begin_reading(s);
+	zkn_info(s->what.patience.session, s->record, &record);
+	zkl_begin_reading(&s->reader, s->what.patience);
 	s->quiet = 0;
-	reading = zkl_chase(&s->reader, &from, &cycle, &listed);
-	if (reading != ZKL_READ)
+	if (!zkl_chase(&s->reader, &from, &cycle, &listed))
 		s->quiet = -1;
 	else if (cycle == NULL)
 		forget_candidates(s);
@@ -421,7 +400,7 @@ look(ZkSearch *s)
 		look_again(s, 1);
 		return;
 	}
-	if (zkn_unwanted(s->what.session, NULL, NULL) || !publish(s))
+	if (zkn_unwanted(s->what.patience.session, NULL, NULL) || !publish(s))
 	{
 		look_again(s, 2);
 		return;
@@ -450,7 +429,7 @@ zkl_search(ZkSearch *s)
 	MemoryContext context;
 	MemoryContext old;
 
-	begin_reading(s);
+	zkl_begin_reading(&s->reader, s->what.patience);
 	zkl_log_still_waiting(s->what.log, &s->reader, s->what.dir, s->what.root_len, s->what.want->mode);
 	zkl_end_reading(&s->reader);
 	if (s->what.node == NULL)

@@ -17,8 +17,8 @@ typedef struct ZkSearch ZkSearch;
 
 typedef struct ZkSearchFor
 {
-	ZkSession  *session;
-	ZkWait	   *wait;
+	ZkPatience	patience;		/* of its reads, which do not raise; goes on
+								 * while the wait lasts */
 	ZkNode	   *node;			/* the contender; NULL: of a single node,
 								 * whose cycles are not looked for */
 	const char *dir;			/* where it waits */
@@ -27,8 +27,6 @@ typedef struct ZkSearchFor
 	ZkWaitLog  *log;
 	bool		holds;			/* this session holds something, so that
 								 * others may wait for it */
-	bool		(*go_on) (void *arg);	/* whether the wait still lasts */
-	void	   *arg;
 } ZkSearchFor;
 
 /* The wait begins; what for points to must last as long */
@@ -38,7 +36,7 @@ extern ZkSearch *zkl_begin_search(const ZkSearchFor *for_what);
 extern int64 zkl_search_due(const ZkSearch *search);
 
 /*
- * Look once, and log that we still wait.  If we are in a cycle and can prove it, our contender is deleted,
+ * Look once, and log that we still wait.  If we are certain to be in a cycle, our contender is deleted,
  * and this raises 40P01.  Otherwise look at the queue again: time has passed.
  */
 extern void zkl_search(ZkSearch *search);

@@ -479,7 +479,7 @@ mark_cycle(Search *s)
  * mostly hold.  So those who wait in one queue share their evidence.
  */
 static void
-prove_semaphore(Search *s, ZkGraphContender *c)
+need_before(Search *s, ZkGraphContender *c)
 {
 	ZkGraphQueue *q = &s->g->queues[c->queue];
 	int			missing = c->permits - (c->node.reason != NULL);
@@ -497,7 +497,7 @@ prove_semaphore(Search *s, ZkGraphContender *c)
 
 /* What is evidence must be stuck because of evidence */
 static void
-prove_all(Search *s)
+complete_evidence(Search *s)
 {
 	while (s->first != NULL)
 	{
@@ -511,7 +511,7 @@ prove_all(Search *s)
 		if (node->reason != NULL)
 			need(s, node->reason);
 		if (node->kind == ZKL_CONTENDER && !c->granted && s->g->queues[c->queue].semaphore)
-			prove_semaphore(s, c);
+			need_before(s, c);
 	}
 }
 
@@ -525,6 +525,6 @@ zkl_find_cycle(ZkGraph *g, int self)
 	if (!search.self->node.stuck || !find_way(&search))
 		return false;
 	mark_cycle(&search);
-	prove_all(&search);
+	complete_evidence(&search);
 	return true;
 }

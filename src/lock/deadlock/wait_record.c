@@ -183,6 +183,7 @@ zkl_read_record(const char *data, int len, ZkRecord *record)
 {
 	ZkpData		says;
 	char	   *text;
+	char	   *line;
 
 	memset(record, 0, sizeof(*record));
 	zkp_read_data(data, len, &says);
@@ -191,12 +192,8 @@ zkl_read_record(const char *data, int len, ZkRecord *record)
 	text = pnstrdup(says.identity, says.identity_len);	/* up to a NUL */
 
 	record->identity = pstrdup(text);
-	for (char *line = text; line != NULL;)
+	while ((line = strsep(&text, "\n")) != NULL)
 	{
-		char	   *end = strchr(line, '\n');
-
-		if (end != NULL)
-			*end++ = '\0';
 		if (record->dir == NULL && begins_with(line, NODE) && !read_node(line + strlen(NODE), record))
 			return false;
 		if (begins_with(line, WAITER))
@@ -210,7 +207,6 @@ zkl_read_record(const char *data, int len, ZkRecord *record)
 			wait->what = "";
 			(void) read_waiter(line + strlen(WAITER), wait, record->n++);
 		}
-		line = end;
 	}
 	return record->dir != NULL;
 }

@@ -26,9 +26,6 @@
 #include "zk/lock_protocol.h"
 #include "zk/request.h"
 
-#define PENDING			"state pending\n"
-#define DONE			"state done\n"
-
 char *
 zkl_mark_path(const char *full, int root_len)
 {
@@ -41,12 +38,9 @@ zkl_write_claim(const ZkClaimRecord *claim)
 	StringInfoData text;
 
 	initStringInfo(&text);
-	appendStringInfoString(&text, "zklock claim 1\n");
-	appendStringInfoString(&text, claim->done ? DONE : PENDING);
-	appendStringInfo(&text, "period " INT64_FORMAT "\n", (int64) claim->period);
-	appendStringInfo(&text, "since " INT64_FORMAT "\n", (int64) claim->since);
-	appendStringInfo(&text, "claim %s\n", claim->id);
-	appendStringInfo(&text, "system " UINT64_FORMAT "\n", claim->system);
+	appendStringInfo(&text, "zklock claim 1\nstate %s\nperiod " INT64_FORMAT "\nsince " INT64_FORMAT
+					 "\nclaim %s\nsystem " UINT64_FORMAT "\n", claim->done ? "done" : "pending",
+					 (int64) claim->period, (int64) claim->since, claim->id, claim->system);
 	if (FullTransactionIdIsValid(claim->xid))
 		appendStringInfo(&text, "xid " UINT64_FORMAT "\n", U64FromFullTransactionId(claim->xid));
 	appendStringInfoString(&text, claim->identity);

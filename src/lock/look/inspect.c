@@ -75,7 +75,7 @@ read_to_break(Break *b)
 	ZkSeenContender *node;
 
 	zkl_take_name(&queue, b->dir, b->czxid != 0 ? NULL : b->node);
-	if (zkl_read_queues(&b->reader, &queue, 1, &depth) != ZKL_READ)
+	if (!zkl_read_queues(&b->reader, &queue, 1, &depth))
 		return NULL;
 	node = queue.list;
 	if (node->rc != ZKS_OK && node->rc != ZKS_NO_NODE && (node->rc != ZKS_NO_AUTH || b->czxid != 0))
@@ -126,8 +126,8 @@ mark_version(Break *b, const ZkSeenContender *node)
 	ZkAnswer	answer;
 
 	node->data[node->data_len] = '\0';
-	if (zkl_ask_apart(&b->reader, zks_mark_version(b->reader.patience.session, b->dir, node->data, b->version),
-					  &answer) != ZKL_READ)
+	if (!zkl_ask_apart(&b->reader, zks_mark_version(b->reader.patience.session, b->dir, node->data, b->version),
+					   &answer))
 		return;
 	if (answer.rc == ZKS_NO_AUTH)
 		b->closed = true;
@@ -167,7 +167,7 @@ break_once(void *arg)
 
 	/* watch it: if it is our own lock, the event comes before the answer */
 	zkn_watch_named(b->reader.patience.session, b->dir, b->node);
-	if (zkl_ask_apart(&b->reader, zks_delete(b->reader.patience.session, path, b->version), &answer) != ZKL_READ)
+	if (!zkl_ask_apart(&b->reader, zks_delete(b->reader.patience.session, path, b->version), &answer))
 	{
 		b->sent |= !zks_is_busy(answer.rc);
 		return false;

@@ -45,11 +45,11 @@
  * second is, in an upgrade.  Where sequence numbers do not tell the order, all of it
  * has to be read, but no more than this.
  */
-static const ZkDepth first_ones = {.first = 2,.most = 10000,.closed = true};
-static const ZkDepth marks = {.first = 1,.most = 1};
-
-/* Of a path for itself all are read, and nothing below it */
-static const ZkDepth all = {.first = INT_MAX,.most = INT_MAX,.closed = true};
+static const ZkDepth depths[] = {
+	[ZKL_WALK_PATHS] = {.first = 2,.most = 10000,.closed = true},
+	[ZKL_WALK_QUEUES] = {.first = INT_MAX,.most = INT_MAX,.closed = true},
+	[ZKL_WALK_MARKS] = {.first = 1,.most = 1}
+};
 
 /* A directory to be listed */
 typedef struct Task
@@ -65,13 +65,12 @@ typedef struct Walk
 {
 	char	   *top;			/* in ZooKeeper, as Task.dir */
 	int			root_len;		/* of zklock.root, or of the root of marks */
-	const ZkDepth *depth;		/* one of the above, and so what is walked */
+	ZkWalk		what;
 	bool		closed;			/* the list of a path for itself */
 	ZkShowQueue callback;
 	void	   *arg;
 	MemoryContext context;
 	MemoryContext found_context;
-	MemoryContext row_context;
 	ZkWait		wait;
 	ZkReader	reader;
 	Task	   *to_list;		/* the next one first */
@@ -99,12 +98,8 @@ list_later(Walk *w, const char *dir, ZkpMode again, int nlists)
 static void
 show(Walk *w, const char *path, const ZkSeenQueue *queue)
 {
-	MemoryContext old = MemoryContextSwitchTo(w->row_context);
-
 	CHECK_FOR_INTERRUPTS();
 	w->callback(path, queue, w->arg);
-	MemoryContextSwitchTo(old);
-	MemoryContextReset(w->row_context);
 }
 
 /* Whether there is nothing: a mark that is empty was made in vain, or stands above others, or is forgotten */
@@ -113,7 +108,7 @@ is_nothing(const Walk *w, const ZkSeenQueue *queue)
 {
 	const ZkSeenContender *first = &queue->list[0];
 
-	if (w->depth == &marks)
+	if (w->what == ZKL_WALK_MARKS)
 		return first->rc == ZKS_NO_NODE || (first->read && first->data_len == 0);
 	return queue->single && (queue->n == 0 || !first->read);
 }
@@ -122,7 +117,7 @@ static void
 show_queue(Walk *w, const ZkSeenQueue *queue)
 {
 	const char *path = queue->dir + w->root_len;
-	bool		alone = w->depth == &all;
+	bool		alone = w->what == ZKL_WALK_QUEUES;
 
 	if (w->closed && queue->list[0].rc != ZKS_NO_NODE && queue->list[0].stat.owner == 0)
 		zkb_raise(ZKS_NO_AUTH, path);
@@ -192,22 +187,22 @@ take_list(Walk *w, const Task *task, const ZkAnswer *answer)
 				show(w, path, NULL);
 				return;
 			}
-			w->closed = w->depth == &all && answer->rc == ZKS_NO_AUTH;
+			w->closed = w->what == ZKL_WALK_QUEUES && answer->rc == ZKS_NO_AUTH;
 			if (w->closed)
 				break;			/* it may be a single node */
 			pg_fallthrough;
 		default:
 			zkb_raise(answer->rc, path[0] != '\0' ? path : "/");
 	}
-	if (task->again == ZKP_NONE && w->depth != &all)
+	if (task->again == ZKP_NONE && w->what != ZKL_WALK_QUEUES)
 		find_directories(w, task, answer);
 	if (path[0] == '\0')
 		return;					/* a root is no lock */
-	if (w->depth != &marks && task->again != ZKP_SEMAPHORE)
+	if (w->what != ZKL_WALK_MARKS && task->again != ZKP_SEMAPHORE)
 		find_queue(w, task, answer, false);
-	if (w->depth != &marks && task->again != ZKP_EXCLUSIVE)
+	if (w->what != ZKL_WALK_MARKS && task->again != ZKP_EXCLUSIVE)
 		find_queue(w, task, answer, true);
-	if (w->depth == &marks || (answer->nchildren == 0 && task->again == ZKP_NONE))
+	if (w->what == ZKL_WALK_MARKS || (answer->nchildren == 0 && task->again == ZKP_NONE))
 		zkl_take_name(&w->found[w->nfound++], task->dir, NULL);
 }
 
@@ -216,11 +211,11 @@ take_list(Walk *w, const Task *task, const ZkAnswer *answer)
  *-------------------------------------------------------------------------
  */
 
-static ZkReading
+static bool
 list_some(Walk *w)
 {
 	ZkReader   *r = &w->reader;
-	ZkReading	reading = ZKL_READ;
+	bool		answered = true;
 	Task	   *task;
 
 	for (; w->to_list != NULL && r->n < MOST_LISTS; w->to_list = task->next)
@@ -234,8 +229,8 @@ list_some(Walk *w)
 	{
 		ZkAnswer	answer;
 
-		reading = zkl_await_oldest(r, &answer);
-		if (reading != ZKL_READ)
+		answered = zkl_await_oldest(r, &answer);
+		if (!answered)
 			break;
 		task = r->about[r->first];
 		take_list(w, task, &answer);
@@ -249,22 +244,19 @@ list_some(Walk *w)
 		task->next = w->to_list;	/* those that are left go back */
 		w->to_list = task;
 	}
-	return reading;
+	return answered;
 }
 
-static ZkReading
+static bool
 read_found(Walk *w)
 {
-	ZkReading	reading = zkl_read_queues(&w->reader, w->found, w->nfound, w->depth);
-
-	if (reading != ZKL_READ)
-		return reading;
+	if (!zkl_read_queues(&w->reader, w->found, w->nfound, &depths[w->what]))
+		return false;
 	for (int i = 0; i < w->nfound; i++)
 		show_queue(w, &w->found[i]);
 	w->nfound = 0;
-	MemoryContextReset(w->found_context);
 	w->reader.last_round = 0;
-	return ZKL_READ;
+	return true;
 }
 
 /* On one connection; false if it broke before the end */
@@ -273,54 +265,39 @@ walk_on(void *arg)
 {
 	Walk	   *w = arg;
 	MemoryContext old = MemoryContextSwitchTo(w->found_context);
-	ZkReading	reading = ZKL_READ;
+	bool		answered = true;
 
-	while (reading == ZKL_READ && (w->to_list != NULL || w->nfound > 0))
-		reading = w->nfound > 0 ? read_found(w) : list_some(w);
+	while (answered && (w->to_list != NULL || w->nfound > 0))
+	{
+		answered = w->nfound > 0 ? read_found(w) : list_some(w);
+		if (w->nfound == 0)
+			MemoryContextReset(w->found_context);	/* and what the rows took */
+	}
 	MemoryContextSwitchTo(old);
-	return reading == ZKL_READ;
+	return answered;
 }
 
-/* top: in ZooKeeper; may end with a slash */
-static void
-walk(char *top, int root_len, const ZkDepth *depth, ZkShowQueue callback, void *arg)
+void
+zkl_walk(const char *full, ZkWalk what, ZkShowQueue callback, void *arg)
 {
 	Walk	   *w = palloc0(sizeof(Walk));
-	int			len = strlen(top);
+	int			len;
 
-	if (top[len - 1] == '/')
-		top[len - 1] = '\0';
-	w->top = top;
-	w->root_len = root_len;
-	w->depth = depth;
+	w->root_len = zkb_root_len(zklock_root);
+	w->top = what == ZKL_WALK_MARKS ? zkl_mark_path(full, w->root_len) : pstrdup(full);
+	if (what == ZKL_WALK_MARKS)
+		w->root_len += strlen(ZKP_CLAIMS);
+	len = strlen(w->top);
+	if (w->top[len - 1] == '/')
+		w->top[len - 1] = '\0';
+	w->what = what;
 	w->callback = callback;
 	w->arg = arg;
 	w->context = AllocSetContextCreate(CurrentMemoryContext, "zklock tree", ALLOCSET_DEFAULT_SIZES);
 	w->found_context = AllocSetContextCreate(w->context, "zklock queues", ALLOCSET_DEFAULT_SIZES);
-	w->row_context = AllocSetContextCreate(w->context, "zklock row", ALLOCSET_DEFAULT_SIZES);
 	list_later(w, w->top, ZKP_NONE, 0);
 	zkb_wait_begin(&w->wait, -1, false);
 	zkl_read_in_rounds(&w->reader, &w->wait, ZKB_WAIT_LOOK, walk_on, w);
 	MemoryContextDelete(w->context);
 	pfree(w);
-}
-
-void
-zkl_each_path(const char *full, ZkShowQueue callback, void *arg)
-{
-	walk(pstrdup(full), zkb_root_len(zklock_root), &first_ones, callback, arg);
-}
-
-void
-zkl_look_at_queues(const char *full, ZkShowQueue callback, void *arg)
-{
-	walk(pstrdup(full), zkb_root_len(zklock_root), &all, callback, arg);
-}
-
-void
-zkl_each_mark(const char *full, ZkShowQueue callback, void *arg)
-{
-	int			root_len = zkb_root_len(zklock_root);
-
-	walk(zkl_mark_path(full, root_len), root_len + strlen(ZKP_CLAIMS), &marks, callback, arg);
 }

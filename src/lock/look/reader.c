@@ -23,13 +23,9 @@ set_due(ZkReader *r)
 }
 
 void
-zkl_begin_reading(ZkReader *r, ZkSession *session, ZkWait *wait, ZkWaitEvent event)
+zkl_begin_reading(ZkReader *r, ZkPatience patience)
 {
-	memset(&r->patience, 0, sizeof(ZkPatience));
-	r->patience.session = session;
-	r->patience.wait = wait;
-	r->patience.event = event;
-	r->patience.raises = true;
+	r->patience = patience;
 	r->first = r->n = 0;
 	set_due(r);
 }
@@ -37,10 +33,12 @@ zkl_begin_reading(ZkReader *r, ZkSession *session, ZkWait *wait, ZkWaitEvent eve
 static bool
 try_round(ZkReader *r, ZkWait *wait, ZkWaitEvent event, bool (*round) (void *arg), void *arg)
 {
+	ZkPatience	patience = {.wait = wait,.event = event,.raises = true};
 	volatile bool finished = false;
 
 	CHECK_FOR_INTERRUPTS();
-	zkl_begin_reading(r, zkb_connect(wait), wait, event);
+	patience.session = zkb_connect(wait);
+	zkl_begin_reading(r, patience);
 	if (r->last_round == 0)
 		r->last_round = r->patience.until;
 	else if (zks_now() >= r->last_round)
@@ -65,27 +63,26 @@ zkl_read_in_rounds(ZkReader *r, ZkWait *wait, ZkWaitEvent event, bool (*round) (
 		;
 }
 
-ZkReading
+bool
 zkl_await_oldest(ZkReader *r, ZkAnswer *answer)
 {
 	ZkPatience *p = &r->patience;
-	ZkWaited	waited = zkb_await_answer(p, r->requests[r->first], answer);
 
-	if (waited != ZKB_CAME)
-		return waited == ZKB_SESSION_OVER ? ZKL_BROKEN : ZKL_LATE;
+	if (zkb_await_answer(p, r->requests[r->first], answer) != ZKB_CAME)
+		return false;
 	set_due(r);
 	if (!zks_is_open(answer->rc))
 	{
 		p->wait->said = ZKS_OK;
-		return ZKL_READ;
+		return true;
 	}
 	p->wait->said = answer->rc;
 	if (zks_info(p->session).state == ZKS_CONNECTED && p->go_on == NULL)
 		zkb_pause(p->wait, p->session, p->until, p->event);
-	return ZKL_BROKEN;
+	return false;
 }
 
-ZkReading
+bool
 zkl_ask_apart(ZkReader *r, ZkRequest *request, ZkAnswer *answer)
 {
 	zkl_end_reading(r);

@@ -28,17 +28,8 @@ typedef struct ZkReader
 	int64		last_round;		/* when the last one may begin; 0: one begins */
 } ZkReader;
 
-typedef enum ZkReading
-{
-	ZKL_READ,
-	ZKL_BROKEN,					/* the connection broke, or ZooKeeper has not
-								 * really answered: ask again, all of it */
-	ZKL_LATE					/* no reason to wait for it; or no answer in
-								 * time, for a reader that does not raise */
-} ZkReading;
-
-/* It raises if an answer does not come in time, unless that is changed */
-extern void zkl_begin_reading(ZkReader *reader, ZkSession *session, ZkWait *wait, ZkWaitEvent event);
+/* The time for the first answer begins now, whatever the patience says */
+extern void zkl_begin_reading(ZkReader *reader, ZkPatience patience);
 
 /*
  * Read in rounds until one returns true: each begins on a connection, and ends with
@@ -48,15 +39,20 @@ extern void zkl_begin_reading(ZkReader *reader, ZkSession *session, ZkWait *wait
 extern void zkl_read_in_rounds(ZkReader *reader, ZkWait *wait, ZkWaitEvent event,
 							   bool (*round) (void *arg), void *arg);
 
-/* A question while no other is under way; the answer lasts until the next one */
-extern ZkReading zkl_ask_apart(ZkReader *reader, ZkRequest *request, ZkAnswer *answer);
+/*
+ * A question while no other is under way; the answer lasts until the next one.  This, like
+ * all that reads, is false if there is none: the connection broke, or ZooKeeper has not
+ * really answered, so that all of it is to be asked again; or there is no reason to wait
+ * for it, or it did not come in time, for a reader that does not raise.
+ */
+extern bool zkl_ask_apart(ZkReader *reader, ZkRequest *request, ZkAnswer *answer);
 
 /*
  * The questions that are answered in the order in which they were asked.  There
  * must be room for another; the oldest is dropped, with its answer.
  */
 extern void zkl_ask(ZkReader *reader, ZkRequest *request, void *about);
-extern ZkReading zkl_await_oldest(ZkReader *reader, ZkAnswer *answer);
+extern bool zkl_await_oldest(ZkReader *reader, ZkAnswer *answer);
 extern void zkl_drop_oldest(ZkReader *reader);
 
 /* Drop all of them; does not fail */

@@ -166,41 +166,38 @@ ask(ZkReader *r, ZkSeenContender *contender)
 }
 
 /* Take answers until no more than this many are due; some ask for more */
-static ZkReading
+static bool
 take_answers(ZkReader *r, int left, const ZkDepth *depth, size_t *kept)
 {
 	while (r->n > left)
 	{
 		ZkSeenContender *contender = r->about[r->first];
 		ZkAnswer	answer;
-		ZkReading	reading = zkl_await_oldest(r, &answer);
 
-		if (reading != ZKL_READ)
-			return reading;
+		if (!zkl_await_oldest(r, &answer))
+			return false;
 		take_answer(contender->queue, contender, &answer, depth, kept);
 		zkl_drop_oldest(r);
 		if (contender->ask != NULL)
 			ask(r, contender);
 	}
-	return ZKL_READ;
+	return true;
 }
 
 /* Ask about those of the queue that must be read */
-static ZkReading
+static bool
 read_on(ZkReader *r, ZkSeenQueue *queue, const ZkDepth *depth, size_t *kept)
 {
-	ZkReading	reading = ZKL_READ;
-
-	for (int i = queue->nread; i < queue->end && reading == ZKL_READ; i++)
+	for (int i = queue->nread; i < queue->end; i++)
 	{
 		if (queue->list[i].ask == NULL)
 			continue;
-		reading = take_answers(r, ZKL_WINDOW - 1, depth, kept);
+		if (!take_answers(r, ZKL_WINDOW - 1, depth, kept))
+			return false;
 		queue->list[i].queue = queue;
-		if (reading == ZKL_READ)
-			ask(r, &queue->list[i]);
+		ask(r, &queue->list[i]);
 	}
-	return reading;
+	return true;
 }
 
 static void
@@ -287,10 +284,9 @@ judge(ZkSeenQueue *queue)
 	pfree(granted);
 }
 
-ZkReading
+bool
 zkl_read_queues(ZkReader *r, ZkSeenQueue *queues, int n, const ZkDepth *depth)
 {
-	ZkReading	reading = ZKL_READ;
 	size_t		kept = 0;
 	bool		more;
 
@@ -298,15 +294,14 @@ zkl_read_queues(ZkReader *r, ZkSeenQueue *queues, int n, const ZkDepth *depth)
 	do
 	{
 		more = false;
-		for (int i = 0; i < n && reading == ZKL_READ; i++)
+		for (int i = 0; i < n; i++)
 		{
 			more |= must_read(&queues[i], depth);
-			reading = read_on(r, &queues[i], depth, &kept);
+			if (!read_on(r, &queues[i], depth, &kept))
+				return false;
 		}
-		if (reading == ZKL_READ)
-			reading = take_answers(r, 0, depth, &kept);
-		if (reading != ZKL_READ)
-			return reading;
+		if (!take_answers(r, 0, depth, &kept))
+			return false;
 		for (int i = 0; i < n; i++)
 		{
 			leave_out_gone(&queues[i]);
@@ -316,39 +311,38 @@ zkl_read_queues(ZkReader *r, ZkSeenQueue *queues, int n, const ZkDepth *depth)
 	} while (more);
 	for (int i = 0; i < n; i++)
 		judge(&queues[i]);
-	return ZKL_READ;
+	return true;
 }
 
-ZkReading
+bool
 zkl_read_queue(ZkReader *r, const char *dir, bool semaphore, const ZkDepth *depth, ZkSeenQueue *queue)
 {
 	ZkAnswer	answer;
-	ZkReading	reading;
+	bool		answered;
 
 	memset(queue, 0, sizeof(*queue));
-	reading = zkl_ask_apart(r, zks_list(r->patience.session, dir, false), &answer);
-	if (reading != ZKL_READ)
-		return reading;
+	if (!zkl_ask_apart(r, zks_list(r->patience.session, dir, false), &answer))
+		return false;
 	zkl_take_queue(queue, dir, semaphore, &answer);
-	reading = zkl_read_queues(r, queue, 1, depth);
+	answered = zkl_read_queues(r, queue, 1, depth);
 	if (!queue->judged)
 		queue->n = 0;
-	return reading;
+	return answered;
 }
 
-ZkReading
+bool
 zkl_read_owner(ZkReader *r, const ZkSeenQueue *queue, int at, int64 *owner)
 {
 	static const ZkDepth depth = {.first = 1,.most = 1};
 	ZkSeenQueue alone;
-	ZkReading	reading;
+	bool		answered;
 
 	*owner = queue->list[at].name.owner;
 	if (*owner != 0)
-		return ZKL_READ;
+		return true;
 	zkl_take_name(&alone, queue->dir, queue->list[at].name.name);
 	alone.list[0].ask = zks_stat;
-	reading = zkl_read_queues(r, &alone, 1, &depth);
+	answered = zkl_read_queues(r, &alone, 1, &depth);
 	*owner = alone.list[0].stat.owner;
-	return reading;
+	return answered;
 }

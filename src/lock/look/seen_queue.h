@@ -82,15 +82,15 @@ extern void zkl_take_name(ZkSeenQueue *queue, const char *dir, const char *name)
  * reading, in case of an error, too.  If the connection broke, this may go on with
  * another one.
  */
-extern ZkReading zkl_read_queues(ZkReader *reader, ZkSeenQueue *queues, int n, const ZkDepth *depth);
+extern bool zkl_read_queues(ZkReader *reader, ZkSeenQueue *queues, int n, const ZkDepth *depth);
 
 /*
  * List and read one, according to the server that we are connected to.  If it cannot be judged, it is empty.
  */
-extern ZkReading zkl_read_queue(ZkReader *reader, const char *dir, bool semaphore, const ZkDepth *depth,
-								ZkSeenQueue *queue);
+extern bool zkl_read_queue(ZkReader *reader, const char *dir, bool semaphore, const ZkDepth *depth,
+						   ZkSeenQueue *queue);
 
 /* The session of this contender, which is asked for if it is not known; or 0 */
-extern ZkReading zkl_read_owner(ZkReader *reader, const ZkSeenQueue *queue, int at, int64 *owner);
+extern bool zkl_read_owner(ZkReader *reader, const ZkSeenQueue *queue, int at, int64 *owner);
 
 #endif							/* ZKLOCK_SEEN_QUEUE_H */

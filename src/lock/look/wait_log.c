@@ -64,24 +64,24 @@ zkl_log_still_waiting(ZkWaitLog *log, ZkReader *reader, const char *dir, int roo
 {
 	static const ZkDepth depth = {.holders = true,.first = MOST_NAMED,.most = MOST_READ};
 	ZkSeenQueue queue;
-	ZkReading	reading;
+	bool		answered;
 	int64		waited;
 
 	if (!log_lock_waits || log->what != NULL)
 		return;
-	reading = zkl_read_queue(reader, dir, mode == ZKP_SEMAPHORE, &depth, &queue);
-	if (reading == ZKL_READ && queue.n == 0)
+	answered = zkl_read_queue(reader, dir, mode == ZKP_SEMAPHORE, &depth, &queue);
+	if (answered && queue.n == 0)
 	{
 		zkl_take_name(&queue, dir, NULL);
-		reading = zkl_read_queues(reader, &queue, 1, &depth);
+		answered = zkl_read_queues(reader, &queue, 1, &depth);
 	}
-	if (reading != ZKL_READ || (queue.single && !queue.list[0].granted))
+	if (!answered || (queue.single && !queue.list[0].granted))
 		queue.n = 0;
 	log->what = zkl_describe_wait(mode, dir + root_len);
 	waited = zks_now() - log->began_at;
 	ereport(LOG,
-			(errmsg("process %d still waiting for %s after " INT64_FORMAT ".%03d ms", MyProcPid, log->what,
-					waited / ZKS_MS, (int) (waited % ZKS_MS / 1000)),
+			(errmsg("process %d still waiting for %s after %.3f ms", MyProcPid, log->what,
+					(double) waited / ZKS_MS),
 			 queue.n > 0 ? errdetail_log("Held by: %s. Wait queue: %s.", name_some(&queue, true), name_some(&queue, false)) : 0));
 }
 
@@ -97,10 +97,8 @@ zkl_log_end_of_wait(ZkWaitLog *log, bool acquired)
 	HOLD_INTERRUPTS();
 	ereport(LOG,
 			acquired ?
-			errmsg("process %d acquired %s after " INT64_FORMAT ".%03d ms",
-				   MyProcPid, log->what, waited / ZKS_MS, (int) (waited % ZKS_MS / 1000)) :
-			errmsg("process %d failed to acquire %s after " INT64_FORMAT ".%03d ms",
-				   MyProcPid, log->what, waited / ZKS_MS, (int) (waited % ZKS_MS / 1000)));
+			errmsg("process %d acquired %s after %.3f ms", MyProcPid, log->what, (double) waited / ZKS_MS) :
+			errmsg("process %d failed to acquire %s after %.3f ms", MyProcPid, log->what, (double) waited / ZKS_MS));
 	RESUME_INTERRUPTS();
 	log->what = NULL;
 }

@@ -341,7 +341,10 @@ take_turns(Call *c)
 static Verdict
 look_first(Call *c)
 {
-	Verdict		outcome = GRANTED;
+	Verdict		outcome = zkl_is_single(c) ? zkl_await_settled(c, &c->places[0]) : GRANTED;
+
+	if (outcome != GRANTED)
+		return outcome;
 
 	/* on one connection, whatever follows a fresh list is as fresh */
 	zks_gather(c->session);
@@ -356,7 +359,9 @@ look_first(Call *c)
 			return START_AGAIN;
 		if (answer.rc == ZKS_NO_NODE)
 			continue;
-		if (!look_at_queue(c, p, &answer, NULL))
+		if (zkl_is_single(c))
+			outcome = zkl_look_at_single(c, p, &answer.stat);
+		else if (!look_at_queue(c, p, &answer, NULL))
 			outcome = START_AGAIN;
 		else if (p->view.need > 0)
 			outcome = look_closer(c, p);
@@ -414,7 +419,7 @@ begin_round(Call *c)
 	refuse_too_large(c);
 }
 
-static ZkAcquired
+static bool
 acquire(Call *c)
 {
 	uint32		generation = zkb_generation();
@@ -433,10 +438,10 @@ acquire(Call *c)
 
 			if (own != NULL && (zkb_generation() != generation ||
 								zkn_first_lost(c->session, &own, 1, &loss) == 0))
-				return ZKL_OWN_LOST;
+				return false;
 		}
 		if (!c->may_wait)
-			outcome = zkl_is_single(c) ? zkl_look_first_at_single(c) : look_first(c);
+			outcome = look_first(c);
 		if (outcome == GRANTED)
 			outcome = zkl_is_single(c) ? zkl_take_single(c) : take_turns(c);
 
@@ -444,12 +449,12 @@ acquire(Call *c)
 		if (outcome == GRANTED && c->n > 1)
 			outcome = zkl_confirm_turn(c, 0, c->n);
 		if (outcome == GRANTED)
-			return ZKL_HELD;
+			return true;
 		zkl_drop_from(c, 0);
 		if (outcome == TAKEN)
 		{
 			zkb_counters.timeouts += c->may_wait;
-			return ZKL_TAKEN;
+			return false;
 		}
 		zkl_ask_again(c);
 	}
@@ -484,18 +489,17 @@ tell_where_we_wait(void *arg)
 
 	if (c->waiting == NULL)
 		return;
-	if (c->want.mode == ZKP_SEMAPHORE)
-		errcontext("while waiting for a place of semaphore \"%s\"", zkb_path_for_display(c->waiting->target->path));
-	else
-		errcontext("while waiting for lock path \"%s\"", zkb_path_for_display(c->waiting->target->path));
+	errcontext(c->want.mode == ZKP_SEMAPHORE ?
+			   "while waiting for a place of semaphore \"%s\"" : "while waiting for lock path \"%s\"",
+			   zkb_path_for_display(c->waiting->target->path));
 }
 
-ZkAcquired
+bool
 zkl_acquire(ZkTarget *targets, int n, ZkpMode mode, int32 permits, bool may_wait, bool holds,
 			ZkWait *wait)
 {
 	Call		c = {.may_wait = may_wait,.holds = holds,.wait = wait,.n = n};
-	volatile ZkAcquired outcome = ZKL_TAKEN;
+	volatile bool held = false;
 	ErrorContextCallback context;
 
 	c.want.mode = mode;
@@ -515,8 +519,8 @@ zkl_acquire(ZkTarget *targets, int n, ZkpMode mode, int32 permits, bool may_wait
 	error_context_stack = &context;
 	PG_TRY();
 	{
-		outcome = acquire(&c);
-		if (outcome == ZKL_HELD)
+		held = acquire(&c);
+		if (held)
 			take_grants(&c);
 	}
 	PG_FINALLY();
@@ -541,14 +545,5 @@ zkl_acquire(ZkTarget *targets, int n, ZkpMode mode, int32 permits, bool may_wait
 	error_context_stack = context.previous;
 	MemoryContextDelete(c.listed);
 	pfree(c.places);
-	return outcome;
-}
-
-bool
-zkl_is_high(const char *name)
-{
-	ZkpContender contender;
-
-	return zkp_parse(name, &contender) &&
-		(contender.seq > ZKP_SEQ_HIGH || contender.seq < 0);
+	return held;
 }

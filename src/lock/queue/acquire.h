@@ -53,27 +53,16 @@ typedef struct ZkTarget
 	ZkGrant		grant;			/* the result */
 } ZkTarget;
 
-typedef enum ZkAcquired
-{
-	ZKL_HELD,
-	ZKL_TAKEN,					/* somebody else has one of them, and time is
-								 * up */
-	ZKL_OWN_LOST				/* an own node was lost: the session may have
-								 * ended */
-} ZkAcquired;
-
 /*
- * Take all of these, or none; the paths are in byte order, without
+ * Take all of these, or none: then somebody else has one of them, and the time is up, or
+ * a node of our own is lost.  The paths are in byte order, without
  * duplicates.  With may_wait, wait in the queues until the call's deadline;
  * without, look once.  holds: this session has other locks, so that others may
  * wait for it.  Raises an error if ZooKeeper could not be asked, 40P01 if the
  * wait is part of a cycle, or an upgrade of our own shared lock would be, 54000
  * if there are too many.  In any case, no nodes are left except the granted ones.
  */
-extern ZkAcquired zkl_acquire(ZkTarget *targets, int n, ZkpMode mode, int32 permits,
-							  bool may_wait, bool holds, ZkWait *wait);
-
-/* Whether this node's directory is about to run out of sequence numbers */
-extern bool zkl_is_high(const char *name);
+extern bool zkl_acquire(ZkTarget *targets, int n, ZkpMode mode, int32 permits,
+						bool may_wait, bool holds, ZkWait *wait);
 
 #endif							/* ZKLOCK_ACQUIRE_H */

@@ -66,8 +66,8 @@ zkl_drop_blockers(Call *c, Place *p)
 
 /*
  * ZooKeeper has said this, which is no answer, so that it is asked again; or it is one:
- * it refuses.  "Not now" is as good as no word.  Doubt that comes again and again while
- * the connection stands will not end.
+ * it refuses.  "Not now" is as good as no word.  One that leaves everything open, again and
+ * again while the connection stands, will not end.
  */
 void
 zkl_must_be_open(Call *c, Place *p, int rc)
@@ -80,9 +80,9 @@ zkl_must_be_open(Call *c, Place *p, int rc)
 	info = zks_info(c->session);
 	if (!zks_is_doubtful(rc) || info.state != ZKS_CONNECTED)
 		return;
-	if (c->doubted_since == 0 || c->doubted_epoch != info.epoch)
-		c->doubted_since = zks_now();
-	c->doubted_epoch = info.epoch;
+	if (c->unclear_since == 0 || c->unclear_epoch != info.epoch)
+		c->unclear_since = zks_now();
+	c->unclear_epoch = info.epoch;
 }
 
 /*-------------------------------------------------------------------------
@@ -317,12 +317,17 @@ zkl_await_turn(Call *c, Place *p)
 		Verdict		outcome;
 		int64		until = ZKS_NEVER;
 		int64		look_at = ZKS_NEVER;
-		int64		search_at = ZKS_NEVER;
 
 		outcome = look_at_watches(c, p, &info);
 		if (!is_waiting(outcome))
 			return outcome;
-		if (info.state == ZKS_CONNECTED && zks_now() >= zkl_search_due(p->search))
+		if (info.state != ZKS_CONNECTED)
+		{
+			if (!zkb_wait(c->wait, c->session, info.suspended_at + zklock_operation_timeout * ZKS_MS, ZKB_WAIT_ACQUIRE))
+				zkb_raise_cut_off(c->session);
+			continue;
+		}
+		if (zks_now() >= zkl_search_due(p->search))
 		{
 			p->seen = outcome;
 			zkl_search(p->search);
@@ -333,14 +338,12 @@ zkl_await_turn(Call *c, Place *p)
 								 * else */
 		}
 
-		if (info.state != ZKS_CONNECTED)
-			until = info.suspended_at + zklock_operation_timeout * ZKS_MS;
-		else if (outcome == WAIT_FOR_ANSWER)
+		if (outcome == WAIT_FOR_ANSWER)
 			until = armed_by;
 		else
 		{
 			armed_by = zkb_deadline(zklock_operation_timeout);
-			c->doubted_since = 0;
+			c->unclear_since = 0;
 		}
 
 		/*
@@ -348,17 +351,13 @@ zkl_await_turn(Call *c, Place *p)
 		 * directory at the moment of its change is never told (ZooKeeper
 		 * 3.8.4, 3.9.2).
 		 */
-		if (info.state == ZKS_CONNECTED && p->by_changes)
+		if (p->by_changes)
 			look_at = began_at + zks_timeout(&info);
-		else if (info.state == ZKS_CONNECTED && p->view.ahead > 0)
+		else if (p->view.ahead > 0)
 			look_at = began_at + p->view.ahead * zks_beat_after(&info);
-		if (info.state == ZKS_CONNECTED)
-			search_at = zkl_search_due(p->search);
 
-		if (zkb_wait(c->wait, c->session, Min(Min(until, look_at), search_at), ZKB_WAIT_ACQUIRE))
+		if (zkb_wait(c->wait, c->session, Min(Min(until, look_at), zkl_search_due(p->search)), ZKB_WAIT_ACQUIRE))
 			continue;
-		if (info.state != ZKS_CONNECTED)
-			zkb_raise_cut_off(c->session);
 		if (zks_now() >= c->wait->deadline)
 			return TAKEN;
 		if (zks_now() >= look_at)
@@ -375,9 +374,9 @@ zkl_begin_to_wait(Call *c, int at)
 {
 	Place	   *p = &c->places[at];
 	ZkSearchFor what = {
-		.session = c->session,.wait = c->wait,.node = p->node,
-		.dir = p->target->dir,.root_len = p->target->path - p->target->dir,
-		.want = &c->want,.log = &c->log,.holds = c->holds || at > 0,.go_on = still_waits,.arg = p
+		.patience = {.session = c->session,.wait = c->wait,.event = ZKB_WAIT_ACQUIRE,.go_on = still_waits,.arg = p},
+		.node = p->node,.dir = p->target->dir,.root_len = p->target->path - p->target->dir,
+		.want = &c->want,.log = &c->log,.holds = c->holds || at > 0
 	};
 
 	if (!c->waited)
@@ -386,7 +385,7 @@ zkl_begin_to_wait(Call *c, int at)
 	if (c->log.began_at == 0)
 		c->log.began_at = zks_now();
 	if (c->waiting != p)
-		zkb_slot_waits((char) c->want.mode, (char) zkl_shown_scope(p->target->scope), p->target->dir,
+		zkb_slot_waits(c->want.mode, zkl_shown_scope(p->target->scope), p->target->dir,
 					   p->target->path - p->target->dir, c->log.began_at);
 	c->waiting = p;
 	if (p->search == NULL)
@@ -402,7 +401,7 @@ zkl_end_turn(Call *c, Place *p, Verdict outcome)
 	if (outcome != GRANTED)
 		return;
 	c->in_vain = 0;				/* we get on, however many are left */
-	c->doubted_since = 0;
+	c->unclear_since = 0;
 	zkl_end_search(&p->search);
 	zkl_log_end_of_wait(&c->log, true);
 	c->log.began_at = 0;

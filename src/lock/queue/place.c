@@ -5,7 +5,7 @@
  *	  still there, and what is asked about them, until it is answered.
  *
  * What is under way hangs on the place, so that an error can undo it.  An answer
- * that is doubtful, or of no use, is asked for again, with pauses if need be.
+ * that leaves everything open, or is of no use, is asked for again, with pauses if need be.
  *
  *-------------------------------------------------------------------------
  */
@@ -76,7 +76,7 @@ zkl_ask_after_pause(Call *c, int doublings)
 
 	CHECK_FOR_INTERRUPTS();
 	if (now >= c->wait->try_until ||
-		(c->doubted_since != 0 && now - c->doubted_since >= zklock_operation_timeout * ZKS_MS))
+		(c->unclear_since != 0 && now - c->unclear_since >= zklock_operation_timeout * ZKS_MS))
 		zkb_raise_no_use(c->wait);
 	if (now - c->asked_again_at > FORGOTTEN_MS * ZKS_MS)
 		c->in_vain = 0;
@@ -198,26 +198,6 @@ zkl_await_list(Call *c, Place *p, ZkAnswer *answer)
 }
 
 /*
- * Wait until we know what became of our create, or it is too late: then it does not
- * matter
- */
-static void
-await_node(Call *c, Place *p, ZkNodeInfo *node)
-{
-	ZkPatience	patience = zkl_patience(c, p);
-
-	do
-	{
-		zkn_info(c->session, p->node, node);
-		if (node->state == ZKN_UNSURE)
-			c->wait->said = node->rc;	/* until a look tells what became of
-										 * it */
-	} while ((node->state == ZKN_CREATING || node->state == ZKN_UNSURE) && zkb_wait_on(&patience));
-	if (patience.waited == ZKB_SESSION_OVER)
-		node->state = ZKN_LOST; /* the thread is about to say so */
-}
-
-/*
  * Read others' nodes.  Returns false if this connection cannot deliver them, or it is
  * too late.
  */
@@ -225,22 +205,20 @@ bool
 zkl_read_others(Call *c, Place *p, ZkSeenQueue *queues, int n)
 {
 	static const ZkDepth all = {.first = INT_MAX,.most = INT_MAX};
-	ZkReading	reading;
+	bool		answered;
 	ZkSessionInfo info;
 
 	if (c->reader == NULL)
 		c->reader = MemoryContextAllocZero(GetMemoryChunkContext(c->places), sizeof(ZkReader));
-	zkl_begin_reading(c->reader, c->session, c->wait, ZKB_WAIT_ACQUIRE);
-	c->reader->patience.go_on = has_time;
-	c->reader->patience.arg = p;
-	reading = zkl_read_queues(c->reader, queues, n, &all);
+	zkl_begin_reading(c->reader, zkl_patience(c, p));
+	answered = zkl_read_queues(c->reader, queues, n, &all);
 	zkl_end_reading(c->reader);
-	if (reading == ZKL_BROKEN && zks_is_open(c->wait->said))
+	if (!answered && zks_is_open(c->wait->said))
 		zkl_must_be_open(c, p, c->wait->said);
 
 	/* answers that lay unread while we were stopped prove nothing */
 	info = zks_info(c->session);
-	return reading == ZKL_READ && zks_is_fresh(&info);
+	return answered && zks_is_fresh(&info);
 }
 
 /*-------------------------------------------------------------------------
@@ -296,7 +274,7 @@ send_creates(Call *c, int first, bool parents)
 
 /*
  * Wait until we know what became of our nodes: GRANTED if they exist,
- * START_AGAIN if one was lost, or is in doubt, TAKEN if it is too late.  But if ZooKeeper has refused
+ * START_AGAIN if one was lost, or that is not known, TAKEN if it is too late.  But if ZooKeeper has refused
  * one, that alone counts: it is returned in *refused, and why in *rc.
  */
 static Verdict
@@ -307,9 +285,11 @@ await_creates(Call *c, int first, Place **refused, int *rc)
 	*refused = NULL;
 	for (int i = first; i < c->n; i++)
 	{
+		ZkPatience	patience = zkl_patience(c, &c->places[i]);
 		ZkNodeInfo	node;
 
-		await_node(c, &c->places[i], &node);
+		if (zkb_await_node(&patience, c->places[i].node, &node) == ZKB_SESSION_OVER)
+			node.state = ZKN_LOST;	/* the thread is about to say so */
 		if (node.state == ZKN_PRESENT)
 			continue;
 		if (node.state == ZKN_CREATING || node.state == ZKN_UNSURE)

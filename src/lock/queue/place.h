@@ -76,9 +76,9 @@ typedef struct Call
 	ZkWait	   *wait;
 	int			in_vain;		/* how often we have asked again lately */
 	int64		asked_again_at;
-	int64		doubted_since;	/* ZooKeeper's answers leave everything open
+	int64		unclear_since;	/* ZooKeeper's answers leave everything open
 								 * since then, on the same connection; or 0 */
-	uint32		doubted_epoch;
+	uint32		unclear_epoch;
 	int64		seen_czxid;		/* of the node that want.seen_version is of */
 	ZkSession  *session;
 	ZkReader   *reader;			/* of others' nodes; or NULL */
@@ -121,6 +121,6 @@ extern Verdict zkl_confirm_turn(Call *c, int first, int n);
 
 /* single_node.c */
 extern Verdict zkl_take_single(Call *c);
-extern Verdict zkl_look_first_at_single(Call *c);
+extern Verdict zkl_look_at_single(Call *c, Place *p, const ZkStat *node);
 
 #endif							/* ZKLOCK_PLACE_H */

@@ -159,24 +159,10 @@ zkl_take_single(Call *c)
 	return outcome;
 }
 
-/* Whether it would have to wait, as look_first does it */
 Verdict
-zkl_look_first_at_single(Call *c)
+zkl_look_at_single(Call *c, Place *p, const ZkStat *node)
 {
-	Place	   *p = &c->places[0];
-	ZkAnswer	answer;
-	Verdict		outcome = zkl_await_settled(c, p);
-
-	if (outcome != GRANTED)
-		return outcome;
-	zkl_send_list(c, p, true);
-	if (!zkl_await_list(c, p, &answer))
-		return START_AGAIN;
-	zkl_drop_list(c, p);
-	if (answer.rc == ZKS_NO_NODE)
-		return GRANTED;
-	if (answer.stat.owner == zks_info(c->session).session_id)
+	if (node->owner == zks_info(c->session).session_id)
 		return START_AGAIN;		/* of an earlier create, which came late */
-	outcome = judge_occupant(c, p, &answer.stat);
-	return outcome == LIST_AGAIN ? START_AGAIN : outcome;
+	return judge_occupant(c, p, node);
 }

@@ -97,7 +97,7 @@ read_mark(void *arg)
 		nodes[1].list[0].ask = zks_stat;
 		zks_gather(patience->session);
 	}
-	if (zkl_read_queues(talk->reader, nodes, talk->node != NULL ? 2 : 1, &one) != ZKL_READ)
+	if (!zkl_read_queues(talk->reader, nodes, talk->node != NULL ? 2 : 1, &one))
 		return false;
 	take_mark(talk, nodes[0].list);
 	talk->held = talk->node != NULL && nodes[1].list[0].rc == ZKS_OK;
@@ -146,7 +146,7 @@ make_mark(Talk *talk)
 	{
 		ZkAnswer	answer;
 
-		if (zkl_await_oldest(talk->reader, &answer) != ZKL_READ)
+		if (!zkl_await_oldest(talk->reader, &answer))
 			return false;
 		if (rc == ZKS_OK && answer.rc != ZKS_NODE_EXISTS)
 			rc = answer.rc;
@@ -172,6 +172,23 @@ read_or_make(void *arg)
 	if (talk->seen.rc == ZKS_OK)
 		return true;
 	return make_mark(talk) && read_mark(talk) && talk->seen.rc == ZKS_OK;
+}
+
+/* The latest one of the current transaction under this lock, or NULL */
+static Claim *
+claim_of(Lock *lock)
+{
+	Claim	   *latest = NULL;
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &lock->holds)
+	{
+		Claim	   *claim = dlist_container(Hold, in_lock, iter.cur)->claim;
+
+		if (claim != NULL && (latest == NULL || claim->period > latest->period))
+			latest = claim;
+	}
+	return latest;
 }
 
 /* Later claims of the same transaction replace it */
@@ -219,7 +236,7 @@ refuse_too_late(const Claim *claim, const char *path)
 static bool
 claim_period(Lock *lock, Hold *hold, const char *path, TimestampTz period, ZkWait *wait)
 {
-	Claim	   *claim = zkl_claim_of(lock);
+	Claim	   *claim = claim_of(lock);
 	ZkSession  *session;
 	Talk		talk;
 
@@ -259,20 +276,6 @@ refuse_if_unmarked(void)
 				 errhint("List zklock in shared_preload_libraries, before the library whose commit callback makes the claim.")));
 }
 
-/*
- * What writes the mark could not check that the node is still ours.  The lock may have
- * been taken with another style in effect.
- */
-static void
-refuse_single(const Lock *lock)
-{
-	if (zklock_node_style == ZKP_SINGLE || (lock != NULL && zkl_has_single_node(lock)))
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("claims are not supported with zklock.node_style \"single\""),
-				 errdetail("With this style, another program's node might take the place of the lock's.")));
-}
-
 bool
 zkl_claim(char *path, TimestampTz period, bool may_wait, ZkWait *wait)
 {
@@ -281,7 +284,9 @@ zkl_claim(char *path, TimestampTz period, bool may_wait, ZkWait *wait)
 	bool		result;
 
 	refuse_if_unmarked();
-	refuse_single(zkl_find_lock(zkl_full_path(path), ZKP_EXCLUSIVE));
+
+	/* what writes the mark could not check that the node is still ours */
+	zkl_refuse_single(zkl_find_lock(zkl_full_path(path), ZKP_EXCLUSIVE), "claims");
 	if (!zkl_lock(&path, 1, ZKP_EXCLUSIVE, 0, ZK_SCOPE_TRANSACTION, may_wait, wait))
 		return false;
 	lock = zkl_find_lock(zkl_full_path(path), ZKP_EXCLUSIVE);
@@ -346,7 +351,7 @@ empty_mark(void *arg)
 		return true;
 	tell_forgotten(talk);
 	answered = zkl_ask_apart(talk->reader, zks_write(talk->reader->patience.session, talk->mark, "", talk->seen.stat.version),
-							 &answer) == ZKL_READ;
+							 &answer);
 	talk->written |= !zks_is_busy(answer.rc);
 	if (!answered)
 		return false;

@@ -34,22 +34,6 @@
 /* What a mark has before the identity, and the request beside paths and data */
 #define MARK_EXTRA		512
 
-Claim *
-zkl_claim_of(Lock *lock)
-{
-	Claim	   *latest = NULL;
-	dlist_iter	iter;
-
-	dlist_foreach(iter, &lock->holds)
-	{
-		Claim	   *claim = dlist_container(Hold, in_lock, iter.cur)->claim;
-
-		if (claim != NULL && (latest == NULL || claim->period > latest->period))
-			latest = claim;
-	}
-	return latest;
-}
-
 static size_t
 mark_bytes(const Lock *lock)
 {

@@ -10,9 +10,6 @@
 
 #include "hold_table.h"
 
-/* The latest claim of the current transaction under this lock, or NULL */
-extern Claim *zkl_claim_of(Lock *lock);
-
 /*
  * Raises 54000 if the marks of this transaction, and one for this lock, do not
  * fit into one request

@@ -214,7 +214,7 @@ static struct
 	ErrorContextCallback context;
 }			bound;
 
-/* Turn lock_timeout's error into the guard's */
+/* Make the guard's error of lock_timeout's */
 static void
 explain_bound(void *arg)
 {

@@ -11,6 +11,7 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "nodes/value.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
@@ -84,7 +85,7 @@ acquire(Lock **wanted, int n, Lock **others, int nothers, ZkpMode mode, int32 pe
 		ZkScope scope, bool may_wait, ZkWait *wait)
 {
 	ZkTarget   *targets;
-	ZkAcquired	outcome;
+	bool		held;
 
 	if (nothers > zklock_max_locks - zkl_nnodes)
 		refuse_too_many(nothers);
@@ -98,41 +99,23 @@ acquire(Lock **wanted, int n, Lock **others, int nothers, ZkpMode mode, int32 pe
 		targets[i].own = twin != NULL ? twin->grant.node : NULL;
 		targets[i].scope = scope;
 	}
-	outcome = zkl_acquire(targets, nothers, mode, permits, may_wait, zkl_nnodes > 0, wait);
-	if (outcome == ZKL_TAKEN)
-		return false;
-
-	/* the nodes are nobody's until the locks have them */
-	PG_TRY();
-	{
-		refuse_lost_meanwhile(wanted, n);
-	}
-	PG_CATCH();
-	{
-		for (int i = 0; i < nothers && outcome == ZKL_HELD && zkb_peek() != NULL; i++)
-			(void) zkn_discard(zkb_peek(), targets[i].grant.node);
-		PG_RE_THROW();
-	}
-	PG_END_TRY();
-	for (int i = 0; i < nothers && outcome == ZKL_HELD; i++)
+	held = zkl_acquire(targets, nothers, mode, permits, may_wait, zkl_nnodes > 0, wait);
+	for (int i = 0; i < nothers && held; i++)
 		zkl_take_node(others[i], &targets[i].grant);
-	return outcome == ZKL_HELD;
+	refuse_lost_meanwhile(wanted, n);
+	return held;
 }
 
-/*
- * A single node is one exclusive lock, and nothing else.  base may have been taken with
- * another style in effect: a reader would get its node when it is given up.
- */
-static void
-refuse_single(int n, ZkpMode mode, const Lock *base)
+void
+zkl_refuse_single(const Lock *base, const char *what)
 {
-	if (zklock_node_style == ZKP_SINGLE ? mode != ZKP_EXCLUSIVE || n > 1 :
-		mode == ZKP_SHARED && base != NULL && zkl_has_single_node(base))
+	int64		czxid;
+
+	if (zklock_node_style == ZKP_SINGLE ||
+		(base != NULL && base->grant.node != NULL && zkp_parse_single(base->grant.name, &czxid)))
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 mode == ZKP_SHARED ? errmsg("shared locks are not supported with zklock.node_style \"single\"") :
-				 mode == ZKP_SEMAPHORE ? errmsg("semaphores are not supported with zklock.node_style \"single\"") :
-				 errmsg("several locks at once are not supported with zklock.node_style \"single\""),
+				 errmsg("%s are not supported with zklock.node_style \"single\"", what),
 				 errdetail("With this style, a lock is one ephemeral node at the path itself, which is exclusive.")));
 }
 
@@ -151,7 +134,11 @@ obtain(Lock **wanted, int n, ZkpMode mode, int32 permits, ZkScope scope, bool ma
 	{
 		Lock	   *base = zkl_base(wanted[i]);
 
-		refuse_single(n, mode, base);
+		/* a reader would get the node of base when that is given up */
+		if (mode == ZKP_SHARED)
+			zkl_refuse_single(base, "shared locks");
+		else if (mode == ZKP_SEMAPHORE || n > 1)
+			zkl_refuse_single(NULL, mode == ZKP_SEMAPHORE ? "semaphores" : "several locks at once");
 		if (base != NULL)
 			held[nheld++] = base->grant.node;
 		else
@@ -172,18 +159,15 @@ static void
 warn_if_high(Lock *lock)
 {
 	static List *warned = NIL;
+	ZkpContender contender;
 	MemoryContext old;
-	ListCell   *cell;
 
-	if (lock->grant.node == NULL || !zkl_is_high(lock->grant.name))
+	if (lock->grant.node == NULL || !zkp_parse(lock->grant.name, &contender) ||
+		(contender.seq >= 0 && contender.seq <= ZKP_SEQ_HIGH) ||
+		list_member(warned, makeString(lock->key.path)))
 		return;
-	foreach(cell, warned)
-	{
-		if (strcmp(lfirst(cell), lock->key.path) == 0)
-			return;
-	}
 	old = MemoryContextSwitchTo(TopMemoryContext);
-	warned = lappend(warned, pstrdup(lock->key.path));
+	warned = lappend(warned, makeString(pstrdup(lock->key.path)));
 	MemoryContextSwitchTo(old);
 	ereport(WARNING,
 			(errmsg("ZooKeeper's sequence numbers for lock path %s are about to run out",
@@ -205,7 +189,7 @@ enter_wanted(Lock **wanted, char **paths, int n, ZkpMode mode, ZkScope scope, Su
 	}
 }
 
-/* Count what was taken, or drop entries that were made in vain */
+/* Count what was taken, or drop what was entered, and maybe got its node, in vain */
 static void
 leave_wanted(Lock **wanted, int n, ZkScope scope, SubTransactionId subid, bool held)
 {
@@ -229,7 +213,7 @@ leave_wanted(Lock **wanted, int n, ZkScope scope, SubTransactionId subid, bool h
 		}
 		if (hold != NULL && !hold->used)
 			zkl_remove_hold(hold);
-		zkl_forget_if_unused(lock);
+		zkl_release_unheld(lock);
 	}
 }
 
@@ -245,7 +229,6 @@ zkl_lock(char **paths, int n, ZkpMode mode, int32 permits, ZkScope scope,
 		return true;
 	if (n > zklock_max_locks)
 		refuse_too_many(n);		/* before as many entries are made */
-	zkl_make_table();
 	(void) zkb_session();		/* notice its end */
 	zkl_follow_settings();
 	zkl_watch_transactions();
@@ -319,7 +302,7 @@ zkl_is_held(const char *path)
 {
 	const char *full = zkl_full_path(path);
 	int64		until = zkb_deadline(zklock_operation_timeout);
-	ZkProof		proof = ZKB_MISSING;
+	ZkProof		proof = ZKB_LOST;
 	ZkWait		wait;
 
 	zkl_follow_settings();

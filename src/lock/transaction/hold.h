@@ -36,6 +36,12 @@ extern bool zkl_lock(char **paths, int n, ZkpMode mode, int32 permits, ZkScope s
  */
 extern void zkl_add_shadow(const char *path, const LOCKTAG *tag, ZkpMode mode, ZkScope scope);
 
+/*
+ * A single node is one exclusive lock, and nothing else: raises 0A000 if the next one would
+ * be, or this one is, which may have been taken with another style in effect; or NULL
+ */
+extern void zkl_refuse_single(const Lock *base, const char *what);
+
 /* Raises 55000 if this session holds the lock, and has lost it */
 extern void zkl_refuse_lost(Lock *lock);
 

@@ -70,8 +70,8 @@ compare_keys(const void *a, const void *b, Size keysize)
 	return key->mode != other->mode ? 1 : strcmp(key->path, other->path);
 }
 
-void
-zkl_make_table(void)
+static void
+make_table(void)
 {
 	HASHCTL		ctl;
 
@@ -136,6 +136,7 @@ zkl_enter_lock(const char *path, ZkpMode mode)
 
 	if (lock != NULL)
 		return lock;
+	make_table();
 	key.path = MemoryContextStrdup(hold_context, path);
 	lock = hash_search(zkl_locks, &key, HASH_ENTER, NULL);
 	key = lock->key;
@@ -163,30 +164,20 @@ zkl_name(const Lock *lock)
 	return psprintf("\"%s\" (under \"%s\")", path, zkb_path_for_display(root));
 }
 
-bool
-zkl_has_single_node(const Lock *lock)
+/* The latest one of these scopes that counts at least so much, or NULL */
+static Hold *
+latest_hold(const Lock *lock, int scopes, int64 least)
 {
-	int64		czxid;
-
-	return lock->grant.node != NULL && zkp_parse_single(lock->grant.name, &czxid);
-}
-
-/* Whether zk_unlock has nothing to release, and pg_advisory_unlock has, or had */
-static bool
-is_advisory(const Lock *lock)
-{
-	bool		advisory = false;
 	dlist_iter	iter;
 
-	dlist_foreach(iter, unconstify(dlist_head *, &lock->holds))
+	dlist_reverse_foreach(iter, unconstify(dlist_head *, &lock->holds))
 	{
-		const Hold *hold = dlist_container(Hold, in_lock, iter.cur);
+		Hold	   *hold = dlist_container(Hold, in_lock, iter.cur);
 
-		if (hold->scope == ZK_SCOPE_SESSION && hold->count > 0)
-			return false;
-		advisory |= hold->scope == ZK_SCOPE_ADVISORY;
+		if ((scopes & ZKL_SCOPE(hold->scope)) != 0 && hold->count >= least)
+			return hold;
 	}
-	return advisory;
+	return NULL;
 }
 
 const char *
@@ -194,7 +185,10 @@ zkl_unlock_function(const Lock *lock)
 {
 	if (lock->key.mode == ZKP_SEMAPHORE)
 		return "zk_semaphore_release";
-	if (is_advisory(lock))
+
+	/* zk_unlock has nothing to release, and pg_advisory_unlock has, or had */
+	if (latest_hold(lock, ZKL_SCOPE(ZK_SCOPE_SESSION), 1) == NULL &&
+		latest_hold(lock, ZKL_SCOPE(ZK_SCOPE_ADVISORY), 0) != NULL)
 		return lock->key.mode == ZKP_SHARED ? "pg_advisory_unlock_shared" : "pg_advisory_unlock";
 	return lock->key.mode == ZKP_SHARED ? "zk_unlock_shared" : "zk_unlock";
 }
@@ -401,16 +395,7 @@ zkl_count_shown(const Lock *lock, int64 counts[ZK_SHOWN_SCOPES])
 Hold *
 zkl_latest_hold(Lock *lock, int scopes)
 {
-	dlist_iter	iter;
-
-	dlist_reverse_foreach(iter, &lock->holds)
-	{
-		Hold	   *hold = dlist_container(Hold, in_lock, iter.cur);
-
-		if ((scopes & ZKL_SCOPE(hold->scope)) != 0 && hold->count > 0)
-			return hold;
-	}
-	return NULL;
+	return latest_hold(lock, scopes, 1);
 }
 
 void
@@ -430,17 +415,16 @@ zkl_remove_hold(Hold *hold)
  *-------------------------------------------------------------------------
  */
 
-StaticAssertDecl(lengthof(((ZkSlotHold *) 0)->counts) == ZK_SHOWN_SCOPES, "counts is indexed by ZkScope");
+StaticAssertDecl(lengthof(((ZkSlotLock *) 0)->counts) == ZK_SHOWN_SCOPES, "counts is indexed by ZkScope");
 
 /* Returns its node if it is this session's, which then knows whether it is lost */
 static ZkNode *
-show_lock(ZkSlotHold *shown, Lock *lock)
+show_lock(ZkSlotLock *shown, Lock *lock)
 {
 	Lock	   *base = zkl_base(lock);
 
-	shown->mode = lock->key.mode;
 	shown->acquired_at = lock->acquired_at;
-	zkb_slot_path(shown->path, shown->root, lock->key.path, lock->root_len);
+	zkb_slot_lock(shown, lock->key.mode, lock->key.path, lock->root_len);
 	zkl_count_shown(lock, shown->counts);
 	shown->lost = zkl_peek_session_of(base) == NULL || base->loss != ZK_NOT_LOST;
 	shown->token = base != NULL ? base->grant.token : 0;

@@ -75,7 +75,7 @@ typedef struct Hold
 	int64		count;
 	bool		used;			/* was granted once: stays even when count is
 								 * 0 */
-	bool		proven;			/* released, and the lock was held until then */
+	bool		proven;			/* released, and it had been proven then */
 	ZkLoss		loss;			/* of the lock, when this was released */
 	bool		doubted;		/* unknown whether the lock was held until
 								 * then */
@@ -114,9 +114,6 @@ extern Lock *zkl_base(Lock *lock);
  */
 extern char *zkl_name(const Lock *lock);
 
-/* Whether its node, if it has one, is a single one */
-extern bool zkl_has_single_node(const Lock *lock);
-
 /* The SQL function that releases a session-scope hold of it */
 extern const char *zkl_unlock_function(const Lock *lock);
 
@@ -136,8 +133,6 @@ extern void zkl_follow_settings(void);
  * zklock_refuse_dropped_settings does.
  */
 extern char *zkl_full_path(const char *path);
-
-extern void zkl_make_table(void);
 
 /* Find or create the entry of a path that zkl_full_path has just returned */
 extern Lock *zkl_enter_lock(const char *path, ZkpMode mode);

@@ -198,27 +198,17 @@ tell_holds(const Ending *ending, Lock *lock)
 
 		if (lock != ending->lock && hold->proven)
 			continue;			/* was released before */
-		switch (ending->ended)
-		{
-			case WAITING:
-			case UNCERTAIN:
+		if (ending->ended == LOST_BEFORE)
+			hold->loss = ending->loss;
+		if (ending->ended == STILL_HELD)
+			hold->proven = hold->count == 0 && ending->proven;
 
-				/*
-				 * A delete that was sent twice may get NONODE although the
-				 * lock was held: do not doubt what the guard would have
-				 * passed.
-				 */
-				hold->doubted |= !ending->proven;
-				break;
-			case STILL_HELD:
-				hold->proven = hold->count == 0 && ending->proven;
-				break;
-			case HELD_UNTIL_THEN:
-				break;
-			case LOST_BEFORE:
-				hold->loss = ending->loss;
-				break;
-		}
+		/*
+		 * A delete that was sent twice may get NONODE although the lock was
+		 * held: do not doubt what the guard would have passed.
+		 */
+		if (ending->ended == WAITING || ending->ended == UNCERTAIN)
+			hold->doubted |= !ending->proven;
 	}
 }
 
@@ -259,15 +249,10 @@ warn_not_held(Lock *lock, const char *path, ZkpMode mode, ZkScope scope)
 		hint = "The transaction holds the lock, and releases it when it ends.";
 	else if (lock != NULL && zkl_latest_hold(lock, ZKL_SESSION_SCOPES) != NULL)
 		hint = "The session took the lock as an advisory lock; release it with pg_advisory_unlock or pg_advisory_unlock_shared.";
-	if (mode == ZKP_SEMAPHORE)
-		ereport(WARNING,
-				(errmsg("you don't own a session-scope place of semaphore \"%s\"", shown),
-				 hint != NULL ? errhint("%s", hint) : 0));
-	else
-		ereport(WARNING,
-				(errmsg("you don't own a session-scope %s lock on \"%s\"",
-						mode == ZKP_SHARED ? "shared" : "exclusive", shown),
-				 hint != NULL ? errhint("%s", hint) : 0));
+	ereport(WARNING,
+			(mode == ZKP_SEMAPHORE ? errmsg("you don't own a session-scope place of semaphore \"%s\"", shown) :
+			 errmsg("you don't own a session-scope %s lock on \"%s\"", mode == ZKP_SHARED ? "shared" : "exclusive", shown),
+			 hint != NULL ? errhint("%s", hint) : 0));
 }
 
 /*
@@ -278,14 +263,15 @@ static void
 start_ending(Ending *ending)
 {
 	Lock	   *base = zkl_base(ending->lock);
+	ZkNode	   *node = base->grant.node;
 
 	ending->base = base;
 	ending->session = zkl_peek_session_of(base);
 	ending->loss = base->loss;
 	if (ending->session == NULL && ending->loss == ZK_NOT_LOST)
 		ending->loss = zkb_last_loss();
-	ending->proven = ending->session != NULL &&
-		zklock_commit_guard != ZKLOCK_GUARD_STRICT && zkb_is_proven(base->grant.node);
+	ending->proven = ending->session != NULL && zklock_commit_guard != ZKLOCK_GUARD_STRICT &&
+		zkn_unproven(ending->session, &node, 1, ZKS_COMMIT, 0, &node) == 0;
 }
 
 /*

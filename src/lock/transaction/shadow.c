@@ -23,7 +23,6 @@
 #include "backend/compat.h"
 #include "shadow.h"
 
-int			zkl_nshadows = 0;
 static dlist_head missing = DLIST_STATIC_INIT(missing);
 
 /* Where it is not to raise, a full lock table is one more reason for not getting it */
@@ -32,8 +31,6 @@ obtain(ZkShadow *shadow, bool raise)
 {
 	if (lock_without_waiting_compat(&shadow->tag, shadow->mode, raise) == LOCKACQUIRE_NOT_AVAIL)
 		return false;
-	if (shadow->state != ZKL_SHADOW_TAKEN)
-		zkl_nshadows++;
 	shadow->state = ZKL_SHADOW_TAKEN;
 	return true;
 }
@@ -85,8 +82,6 @@ zkl_take_shadow(ZkShadow *shadow, const LOCKTAG *tag, LOCKMODE mode)
 		return;
 	if (obtain(shadow, is_new))
 		return;
-	if (shadow->state == ZKL_SHADOW_TAKEN)
-		zkl_nshadows--;
 	shadow->state = ZKL_SHADOW_MISSING;
 	dlist_push_tail(&missing, &shadow->in_missing);
 	tell_missing(shadow);
@@ -104,12 +99,8 @@ zkl_drop_shadow(ZkShadow *shadow)
 	HOLD_INTERRUPTS();
 	if (shadow->state == ZKL_SHADOW_MISSING)
 		dlist_delete(&shadow->in_missing);
-	else if (shadow->state == ZKL_SHADOW_TAKEN)
-	{
-		zkl_nshadows--;
-		if (lock_held_by_me_compat(&shadow->tag, shadow->mode))
-			(void) LockRelease(&shadow->tag, shadow->mode, true);
-	}
+	else if (shadow->state == ZKL_SHADOW_TAKEN && lock_held_by_me_compat(&shadow->tag, shadow->mode))
+		(void) LockRelease(&shadow->tag, shadow->mode, true);
 	shadow->state = ZKL_NO_SHADOW;
 	RESUME_INTERRUPTS();
 }

@@ -27,8 +27,6 @@ typedef struct ZkShadow
 	dlist_node	in_missing;		/* while it is missing */
 } ZkShadow;
 
-extern int	zkl_nshadows;		/* how many are taken */
-
 /*
  * Take it, unless it is there, and all that are missing.  Raises 53200 if
  * PostgreSQL's lock table is full, and it has not been missing before.

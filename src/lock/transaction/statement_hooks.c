@@ -26,9 +26,10 @@
 #include "stop.h"
 #include "xact.h"
 
-static ExecutorStart_hook_type next_ExecutorStart = NULL;
-static ExecutorFinish_hook_type next_ExecutorFinish = NULL;
-static ProcessUtility_hook_type next_ProcessUtility = NULL;
+/* The next one behind each of ours, or PostgreSQL's own function */
+static ExecutorStart_hook_type next_ExecutorStart;
+static ExecutorFinish_hook_type next_ExecutorFinish;
+static ProcessUtility_hook_type next_ProcessUtility;
 static void (*see_statement) (const Node *statement);
 
 /*-------------------------------------------------------------------------
@@ -58,7 +59,7 @@ any_is_foreign(const List *result_relations)
 static void
 drop_lost_shadows(void)
 {
-	if (zkl_nshadows > 0)
+	if (zkl_nheld > 0)
 		zkl_tell_losses();
 }
 
@@ -66,10 +67,7 @@ static void
 executor_start_hook(QueryDesc *queryDesc, int eflags)
 {
 	drop_lost_shadows();
-	if (next_ExecutorStart)
-		next_ExecutorStart(queryDesc, eflags);
-	else
-		standard_ExecutorStart(queryDesc, eflags);
+	next_ExecutorStart(queryDesc, eflags);
 }
 
 /*
@@ -80,10 +78,7 @@ executor_start_hook(QueryDesc *queryDesc, int eflags)
 static void
 executor_finish_hook(QueryDesc *queryDesc)
 {
-	if (next_ExecutorFinish)
-		next_ExecutorFinish(queryDesc);
-	else
-		standard_ExecutorFinish(queryDesc);
+	next_ExecutorFinish(queryDesc);
 	if (has_targets_compat(queryDesc->plannedstmt) && zkl_has_locks() &&
 		(any_is_foreign(queryDesc->estate->es_opened_result_relations) ||
 		 any_is_foreign(queryDesc->estate->es_tuple_routing_result_relations)))
@@ -175,12 +170,7 @@ utility_hook(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 		zkl_guard_statement();
 	if (has_locks && waits_for_standby(statement))
 		zkl_terminate_now_or_later();
-	if (next_ProcessUtility)
-		next_ProcessUtility(pstmt, queryString, readOnlyTree, context, params,
-							queryEnv, dest, qc);
-	else
-		standard_ProcessUtility(pstmt, queryString, readOnlyTree, context, params,
-								queryEnv, dest, qc);
+	next_ProcessUtility(pstmt, queryString, readOnlyTree, context, params, queryEnv, dest, qc);
 	if (discard_all)
 		(void) zkl_unlock_all(ZKL_SESSION_SCOPES);
 	else if (has_locks)
@@ -191,10 +181,10 @@ void
 zkl_install_hooks(void (*see) (const Node *statement))
 {
 	see_statement = see;
-	next_ExecutorStart = ExecutorStart_hook;
+	next_ExecutorStart = ExecutorStart_hook != NULL ? ExecutorStart_hook : standard_ExecutorStart;
 	ExecutorStart_hook = executor_start_hook;
-	next_ExecutorFinish = ExecutorFinish_hook;
+	next_ExecutorFinish = ExecutorFinish_hook != NULL ? ExecutorFinish_hook : standard_ExecutorFinish;
 	ExecutorFinish_hook = executor_finish_hook;
-	next_ProcessUtility = ProcessUtility_hook;
+	next_ProcessUtility = ProcessUtility_hook != NULL ? ProcessUtility_hook : standard_ProcessUtility;
 	ProcessUtility_hook = utility_hook;
 }

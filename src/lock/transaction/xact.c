@@ -40,20 +40,9 @@
  */
 #define LINGER_SLICE_MS		10
 
-/*
- * The tickets of the nodes that the current transaction has released; none
- * while last is 0
- */
-typedef struct TicketRange
-{
-	uint64		first;
-	uint64		last;
-} TicketRange;
-
-static TicketRange xact_tickets;
-
-/* The scopes of the holds that a commit which drops an extension must release */
-static int	orphans = 0;
+/* The tickets of the nodes that the current transaction has released; 0: none */
+static uint64 first_ticket = 0;
+static uint64 last_ticket = 0;
 
 static void xact_callback(XactEvent event, void *arg);
 static void subxact_callback(SubXactEvent event, SubTransactionId mySubid,
@@ -75,17 +64,18 @@ static void subxact_callback(SubXactEvent event, SubTransactionId mySubid,
  */
 static struct
 {
-	uintptr_t	oldest;			/* each is a number, which is its argument */
+	uintptr_t	oldest;			/* each is a number, which is its argument; or
+								 * 0 */
 	uintptr_t	newest;
 	uintptr_t	judged;			/* the newest one when COMMIT was judged */
-}			callbacks = {.oldest = 1};
+}			callbacks;
 
 /* The later ones are found first */
 static void
 leave_older(void)
 {
-	for (uintptr_t i = callbacks.newest - 1; i >= callbacks.oldest; i--)
-		UnregisterXactCallback(xact_callback, (void *) i);
+	for (uintptr_t i = callbacks.newest; i > callbacks.oldest; i--)
+		UnregisterXactCallback(xact_callback, (void *) (i - 1));
 	callbacks.oldest = callbacks.newest;
 }
 
@@ -96,24 +86,6 @@ be_first_at_commit(void)
 	callbacks.newest++;
 	if (is_in_plain_statement())
 		leave_older();
-}
-
-/*
- * The transaction has ended: only the newest stays.  False if this is another
- * one.
- */
-static bool
-leave_to_newest(void *arg)
-{
-	bool		is_newest = (uintptr_t) arg == callbacks.newest;
-
-	callbacks.judged = 0;
-	if (!CALLBACK_MAY_LEAVE_COMPAT)
-		leave_older();
-	else if (!is_newest)
-		UnregisterXactCallback(xact_callback, arg);
-	callbacks.oldest = callbacks.newest;
-	return is_newest;
 }
 
 /*
@@ -141,9 +113,9 @@ remember_ticket(uint64 ticket)
 {
 	if (ticket == 0)
 		return;
-	xact_tickets.last = ticket;
-	if (xact_tickets.first == 0 || ticket < xact_tickets.first) /* of another session */
-		xact_tickets.first = ticket;
+	last_ticket = ticket;
+	if (first_ticket == 0 || ticket < first_ticket) /* of another session */
+		first_ticket = ticket;
 }
 
 /*
@@ -210,7 +182,7 @@ outlives_abort(const Hold *hold)
 
 /*
  * Drop a hold at the end of its (sub)transaction.  What becomes of the lock is
- * settled when all are dropped, since one lock may rely on another.
+ * decided when all are dropped, since one lock may rely on another.
  */
 static void
 end_hold(Hold *hold)
@@ -225,19 +197,21 @@ end_hold(Hold *hold)
 	slist_push_head(&ended_locks, &lock->in_ended);
 }
 
+void
+zkl_release_unheld(Lock *lock)
+{
+	lock->ended = false;
+	if (lock->count == 0 && lock->grant.node != NULL)
+		release_node(lock);
+	zkl_tell_reliance(lock);
+	zkl_forget_if_unused(lock);
+}
+
 static void
-settle_ended(void)
+release_ended(void)
 {
 	while (!slist_is_empty(&ended_locks))
-	{
-		Lock	   *lock = slist_container(Lock, in_ended, slist_pop_head_node(&ended_locks));
-
-		lock->ended = false;
-		if (lock->count == 0 && lock->grant.node != NULL)
-			release_node(lock);
-		zkl_tell_reliance(lock);
-		zkl_forget_if_unused(lock);
-	}
+		zkl_release_unheld(slist_container(Lock, in_ended, slist_pop_head_node(&ended_locks)));
 }
 
 /*
@@ -252,16 +226,17 @@ static void
 linger(void)
 {
 	int64		until = zkb_deadline(zklock_release_timeout);
-	TicketRange awaited = xact_tickets;
+	uint64		first = first_ticket;
+	uint64		last = last_ticket;
 	ZkSession  *session;
 	int			refused;
 
-	memset(&xact_tickets, 0, sizeof(TicketRange));
-	if (awaited.last == 0 || zklock_release_timeout == 0 || proc_exit_inprogress)
+	first_ticket = last_ticket = 0;
+	if (last == 0 || zklock_release_timeout == 0 || proc_exit_inprogress)
 		return;
 	session = zkb_session();
 	while (session != NULL &&
-		   !zkn_gone(session, awaited.first, awaited.last, &refused) && refused == 0)
+		   !zkn_gone(session, first, last, &refused) && refused == 0)
 	{
 		int64		left = (until - zks_now()) / ZKS_MS;
 		struct pollfd fd = {.events = POLLIN};
@@ -283,52 +258,39 @@ linger(void)
  */
 
 /*
- * Whether a hold of this session loses the function that releases it; the end of the
- * transaction does not release these by itself.  The locks of those that are ended stay
- * in the table until settle_ended.
+ * The extension's functions that release locks are dropped with it.  So the session's
+ * holds become the transaction's, when nothing but PostgreSQL itself can prevent its commit.
  */
-static bool
-any_orphan(bool end)
+static void
+adopt_orphans(void)
 {
-	dlist_mutable_iter iter;
+	int			scopes = 0;
+	bool		any = false;
+	dlist_iter	iter;
 
-	dlist_foreach_modify(iter, &zkl_held)
+	if (!zkl_deeds.dropped_something)
+		return;
+	if (!OidIsValid(get_extension_oid("zklock", true)))
+		scopes = ZKL_SESSION_SCOPES;
+	else if (!OidIsValid(get_extension_oid("zklock_advisory", true)))
+		scopes = ZKL_SCOPE(ZK_SCOPE_ADVISORY);
+	dlist_foreach(iter, &zkl_held)
 	{
 		Lock	   *lock = dlist_container(Lock, in_held, iter.cur);
 		Hold	   *hold;
 
-		while ((hold = zkl_latest_hold(lock, orphans)) != NULL)
+		while ((hold = zkl_latest_hold(lock, scopes)) != NULL)
 		{
-			if (!end)
-				return true;
-			end_hold(hold);
+			hold->scope = hold->scope == ZK_SCOPE_SESSION ? ZK_SCOPE_TRANSACTION : ZK_SCOPE_ADVISORY_TRANSACTION;
+			if (hold->subid == InvalidSubTransactionId)
+				dlist_push_head(&zkl_xact_holds, &hold->in_xact);
+			hold->subid = GetCurrentSubTransactionId();
+			any = true;
 		}
 	}
-	return false;
-}
-
-/*
- * The extension's functions that release locks are dropped with it.  So when
- * that commits, what this session holds is released, too.  A COMMIT may be judged
- * more than once.
- */
-static void
-find_orphans(void)
-{
-	bool		told = orphans != 0;
-
-	orphans = 0;
-	if (!zkl_deeds.dropped_something)
-		return;
-	if (!OidIsValid(get_extension_oid("zklock", true)))
-		orphans = ZKL_SESSION_SCOPES;
-	else if (!OidIsValid(get_extension_oid("zklock_advisory", true)))
-		orphans = ZKL_SCOPE(ZK_SCOPE_ADVISORY);
-	if (!any_orphan(false))
-		orphans = 0;
-	else if (!told)
+	if (any)
 		ereport(NOTICE,
-				(orphans != ZKL_SESSION_SCOPES ?
+				(scopes != ZKL_SESSION_SCOPES ?
 				 errmsg("releasing all advisory locks in ZooKeeper of this session") :
 				 errmsg("releasing all ZooKeeper locks of this session"),
 				 errdetail("The functions that could release them have been dropped.")));
@@ -370,9 +332,7 @@ end_transaction(bool commit)
 		else
 			end_hold(hold);
 	}
-	if (commit && orphans != 0)
-		(void) any_orphan(true);
-	settle_ended();
+	release_ended();
 	if (zkb_peek() != NULL)
 	{
 		zkn_settle(zkb_peek());
@@ -391,7 +351,7 @@ zkl_take_back(Hold *hold)
 		return;
 	}
 	end_hold(hold);
-	settle_ended();
+	release_ended();
 	zkl_show();
 	zkl_stop_anew();
 }
@@ -421,7 +381,8 @@ last_callback(XactEvent event, void *arg)
 	if (ends_transaction(event))
 	{
 		last_has_run = false;
-		orphans = 0;
+		callbacks.judged = 0;
+		leave_older();			/* all of them have run */
 		zkb_rest();
 	}
 	else if (event == XACT_EVENT_PRE_COMMIT)
@@ -432,6 +393,7 @@ last_callback(XactEvent event, void *arg)
 
 		/* another callback may have claimed, where we have judged already */
 		(void) zkl_write_marks();
+		adopt_orphans();
 		zkl_bound_next_wait();
 	}
 }
@@ -492,7 +454,6 @@ before_commit(void)
 	const Lock *relied = zkl_is_judged() ? NULL : zkl_guard(zkl_has_written(), asked_at);
 
 	zkl_tell_losses();
-	find_orphans();
 	if (relied != NULL)
 		zkl_bound_waits(relied);
 	MemoryContextSwitchTo(old);
@@ -503,7 +464,7 @@ xact_callback(XactEvent event, void *arg)
 {
 	bool		ended = ends_transaction(event);
 
-	if (ended ? !leave_to_newest(arg) : !is_to_judge())
+	if (ended ? (uintptr_t) arg != callbacks.newest : !is_to_judge())
 		return;
 	zkl_unbound_waits();
 
@@ -513,7 +474,7 @@ xact_callback(XactEvent event, void *arg)
 	zkl_stop_no_longer(ended);
 	if (!ended)
 		zkl_terminate_now_or_later();
-	if (hash_get_num_entries(zkl_locks) == 0 && xact_tickets.last == 0)
+	if (hash_get_num_entries(zkl_locks) == 0 && last_ticket == 0)
 		return;
 
 	if (ended)
@@ -580,7 +541,7 @@ subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 		else
 			end_hold(hold);
 	}
-	settle_ended();
+	release_ended();
 	zkl_show();
 	if (event == SUBXACT_EVENT_ABORT_SUB)
 		zkl_stop_anew();

@@ -34,6 +34,12 @@ extern void zkl_writes_elsewhere(void);
 extern bool zkl_too_late_to_claim(void);
 
 /*
+ * Nothing may hold this lock any longer, or it was never held: then its node is released, and
+ * its entry goes.  Does not fail.
+ */
+extern void zkl_release_unheld(Lock *lock);
+
+/*
  * Release one count of this hold of the current subtransaction: the call that
  * took it does not want it after all
  */

@@ -424,7 +424,7 @@ our @MUTANTS = (
 		what => "a record is its author's whichever session of ZooKeeper has written it",
 		edits => [
 			[ 'lock/deadlock/chase.c', '!record->valid || record->stat.owner != party->owner || ', '!record->valid || ' ],
-			[ 'lock/deadlock/chase.c', 'if (reading != ZKL_READ || owner != c->parties[at].owner)', 'if (reading != ZKL_READ)' ]
+			[ 'lock/deadlock/chase.c', 'if (owner != c->parties[at].owner)', 'if (false)' ]
 		],
 		test => [ '018_deadlocks', 'junk on the board' ]
 	},
@@ -502,13 +502,13 @@ our @MUTANTS = (
 	{
 		name => 'release_in_doubt',
 		what => 'a release whose answer is lost counts as that of a lock that was held',
-		edits => [ [ 'lock/transaction/release.c', "\t\t\t\thold->doubted |= !ending->proven;\n", '' ] ],
+		edits => [ [ 'lock/transaction/release.c', 'if (ending->ended == WAITING || ending->ended == UNCERTAIN)', 'if (false)' ] ],
 		test => [ '025_commit_guard', 'the answer to a release is lost' ]
 	},
 	{
 		name => 'loss_forgotten',
 		what => 'a transaction does not rely on a lock that was lost before it gave it back',
-		edits => [ [ 'lock/transaction/release.c', "\t\t\t\thold->loss = ending->loss;\n", '' ] ],
+		edits => [ [ 'lock/transaction/release.c', "if (ending->ended == LOST_BEFORE)\n\t\t\thold->loss", "if (false)\n\t\t\thold->loss" ] ],
 		test => [ '025_commit_guard', 'what was rolled back to a savepoint, or given back in time, does not count' ]
 	},
 	{
