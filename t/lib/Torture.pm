@@ -12,7 +12,6 @@ clusters, all of which fail
   $run->execute;
   print $run->figures;
   $run->violations;          # [ kind, text ], ...
-  $run->picture($file);
 
 =head1 DESCRIPTION
 
@@ -49,7 +48,6 @@ use Torture::Cluster;
 use Torture::Listener;
 use Torture::Log;
 use Torture::Nemesis;
-use Torture::Picture;
 use Torture::Schedule;
 use Torture::Strike;
 use Torture::TxnLog;
@@ -81,7 +79,6 @@ my @CLUSTERS = qw(east west);
 #   workers, objects    how many; half of them in each cluster.  A few
 #              semaphores are added.
 #   commit_delay    PostgreSQL's setting
-#   sync_limit      ticks after which ZooKeeper's servers give each other up
 #   hang       seconds after which a call is considered hung
 #   installation    of PostgreSQL, with the zklock that is tortured; default: that in
 #              the PATH
@@ -100,7 +97,6 @@ sub new
 		objects => 6,
 		session_timeout => 2,
 		tick => 0.5,
-		sync_limit => 10,
 		think => [ 0.02, 0.12 ],
 		rest => 0.3,
 		commit_delay => 2000,
@@ -172,7 +168,7 @@ sub _set_up
 	my @hosts = map { BadHost->new("$dir/host$_", $_ <= 3 ? (sync => -1) : ()) } 1 .. 3 + @CLUSTERS;
 	$self->{bad_hosts} = { servers => [ @hosts[ 0 .. 2 ] ], clusters => [ @hosts[ 3 .. $#hosts ] ] };
 	$self->{ensemble} = ZooKeeper->ensemble(
-		3, links => 1, container_check => 1000, tick_time => 1000 * $self->{tick}, sync_limit => $self->{sync_limit},
+		3, links => 1, container_check => 1000, tick_time => 1000 * $self->{tick},
 		dir => "$dir/zookeeper",
 		config => { forceSync => $impossible{slow_sync} ? 'no' : 'yes' },
 		env => sub { return { $hosts[ $_[0] - 1 ]->env } },
@@ -290,15 +286,6 @@ sub _torture
 	my $log = $self->{log};
 	$log->{zero} += $log->now;    # the run begins now
 	$log->write('torture', 0, 'clock', 'epoch', 0, epoch => sprintf '%.6f', time);
-	$self->_play;
-	return;
-}
-
-# What happens in the run, from its workers' beginning to their end
-sub _play
-{
-	my ($self) = @_;
-	my $log = $self->{log};
 	my @workers = map { Torture::Worker->start($self->_worker($_)) } 1 .. $self->{workers};
 	my $watchman = Torture::Watchman->start($log, $self->{ensemble});
 	my @listeners = map { Torture::Listener->start($log, $self->{clusters}[$_], $_) } 0, 1;
@@ -576,26 +563,6 @@ sub figures
 		$say->('!!! server %d says that its data are not the same as the leader\'s: from %s on, %d times', $server, $first, scalar @times) if @times;
 	}
 	return join '', @out;
-}
-
-sub picture
-{
-	my ($self, $file, $from, $to) = @_;
-	$from //= 0;
-	$to //= $from + 120;
-	$to = $self->{seconds} if $to > $self->{seconds};
-	open my $handle, '>', $file or die "$file: $!";
-	print $handle Torture::Picture::draw(
-		holds => [ $self->{checker}->holds ],
-		faults => [ $self->{checker}->faults ],
-		objects => $self->{list},
-		from => $from,
-		to => $to,
-		title => sprintf('who held what: seed %d, commit_guard %s, %s fence, lock %s; %d violations in %d s',
-			@$self{qw(seed guard)}, $self->{fence} ? 'with' : 'without', $self->{lock},
-			scalar($self->violations), $self->{seconds}));
-	close $handle or die "$file: $!";
-	return;
 }
 
 1;

@@ -47,7 +47,7 @@ our $ALLOWANCE = 1;    # s, for a busy machine
 # is long enough, or none; and further SQLSTATEs.
 # (A backend that is killed takes all others of its cluster with it.)
 my %KIND = (
-	(map { $_ => [ 'all', 'every' ] } qw(outage standstill leader_kill leader_cut leader_left ensemble_restart)),
+	(map { $_ => [ 'all', 'every' ] } qw(outage standstill leader_kill leader_cut ensemble_restart)),
 	leader_stop => [ 'all', 'silence' ],
 	(map { $_ => [ 'server', 'every' ] } qw(follower_kill rolling_restart link_stall link_flap disk_full swallow flap drop connections)),
 	(map { $_ => [ 'server', 'silence' ] } qw(follower_stop cut link_one_way slow_sync delay blackhole one_way)),
