@@ -442,7 +442,7 @@ sub check_drop_in
 
 # --------------------------------------------------------------------- running
 
-my (%count, %events);
+my $cut_short = 0;
 
 # If the step ended the session, a new one takes its place.
 sub renew
@@ -476,11 +476,6 @@ sub run_step
 	}
 	check_zklock($zk_model, !$program->is_advisory);
 	check_drop_in($drop_in_model) if $drop_in_model;
-
-	my %now = %{ $zk_model->events };
-	$now{'a batch of readers'} = 1 if ($now{'shared granted'} // 0) > 1;
-	$now{'readers come in by a downgrade'} = 1 if $now{downgrade} && $now{'shared granted'};
-	$events{$_} += $now{$_} for keys %now;
 	return 1;
 }
 
@@ -507,13 +502,11 @@ sub run_program
 		}
 		if (!$go_on)
 		{
-			$count{'cut short'}++;
+			$cut_short++;
 			disconnect_all();
 			last;
 		}
-		$count{steps}++;
 	}
-	$count{'programs with advisory locks'}++ if @others;
 	return 1;
 }
 
@@ -536,28 +529,12 @@ foreach my $program (sort { $a->style cmp $b->style || $a->seed <=> $b->seed } @
 }
 my $seconds = time - $start;
 
-if ($PROGRAMS >= 200 && !$failed)
-{
-	# programs in which this never happens would find no fault
-	foreach my $event (
-		'exclusive waits', 'shared waits', 'semaphore waits', 'exclusive granted', 'shared granted', 'semaphore granted',
-		'false', '40P01', '55P03', 'timed runs out', 'downgrade', 'upgrade waits', 'upgrade at once', 'shared under exclusive', 're-entry',
-		'rollback takes back a part', 'exception', '0A000', 'several wait', 'several go on', 'a batch of readers',
-		'readers come in by a downgrade')
-	{
-		cmp_ok($events{$event} // 0, '>=', 1, "it happened: $event");
-	}
-	cmp_ok($count{'cut short'} // 0, '<', $PROGRAMS / 20, 'ZooKeeper was mostly in time');
-}
-
 disconnect_all();
 $client->close;
 $_->quit for @admin;
 zk_nothing_left($zk, 'nothing is left', sessions => 0);
 zk_no_crash($_) for @node;
-diag(sprintf '%d programs in %.1f s', scalar @programs, $seconds);
-diag(join ', ', map { "$_: $count{$_}" } sort keys %count);
-diag(join ', ', map { "$_: $events{$_}" } sort keys %events);
+diag(sprintf '%d programs in %.1f s, %d cut short', scalar @programs, $seconds, $cut_short);
 $_->stop for @node;
 
 done_testing();

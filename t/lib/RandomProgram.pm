@@ -106,7 +106,7 @@ sub _try_step
 		# a call with this timeout must really wait: otherwise its outcome would
 		# depend on speed
 		my $how = $step->{how} // '';
-		return 0 if $how =~ /^(?:timed|lock_timeout)$/ && !$model->events->{"$how runs out"};
+		return 0 if $how =~ /^(?:timed|lock_timeout)$/ && !$model->has_run_out;
 	}
 	$self->{models} = \@copies;
 	push @{ $self->{steps} }, $step;
