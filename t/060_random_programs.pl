@@ -21,6 +21,7 @@ use Test::More;
 use Time::HiRes qw(sleep time);
 
 use Model;
+use Queue qw(queue_contender queue_facts);
 use RandomProgram qw(zk_sql advisory_sql @PATHS $SESSIONS);
 use Zklock;
 use ZooKeeper;
@@ -234,21 +235,18 @@ sub queues_in_zookeeper
 		my $dir = $system->{dirs}[$path];
 		foreach my $name ($client->children($dir))
 		{
-			my ($mark, $number) = $name =~ /^(?:_c_[0-9a-f-]{36}-|[0-9a-f]{32}(?=__r?lock__))(.*?)-?(\d{10})$/ or next;
+			my ($kind, $mode, $permits, $number) = queue_contender($name) or next;
 			my $node = $system->{seen}{$name} // do
 			{
 				my ($data, $stat) = $client->get("$dir/$name") or next;
 				my ($who) = grep { $system->{id}[$_] eq sprintf '0x%x', $stat->{ephemeralOwner} } @ALL;
-				my $mode = $mark =~ /^semaphore-(\d+)$/ ? "semaphore $1"
-				  : $mark =~ /^(?:shared-lock|__READ__|__rlock__)$/ || $data =~ /\Azklock\nshared\n/ ? 'shared'
-				  : $mark =~ /^(?:lock|__WRIT__|__lock__)$/ ? 'exclusive'
-				  : next;
-				{ name => $name, mark => $mark, number => $number, who => $who, mode => $mode };
+				my %fact = queue_facts($data);
+				{ name => $name, number => $number, who => $who, mode => $fact{shared} ? 'shared' : $permits ? "$mode $permits" : $mode };
 			};
 
-			# a downgrade writes into this one
-			$seen{$name} = $node unless $mark eq 'lock' && $node->{mode} eq 'exclusive';
-			push @{ $queue{ $node->{mode} =~ /^semaphore/ ? 'semaphore' : 'lock' } }, $node;
+			# a downgrade may write into this one
+			$seen{$name} = $node unless $node->{mode} eq 'exclusive';
+			push @{ $queue{$kind} }, $node;
 		}
 		foreach my $kind (sort keys %queue)
 		{
