@@ -22,7 +22,7 @@ my $run = Torture->new(
 	dir => $dir,
 	fence => ($option{fence} // 'yes') eq 'yes',
 	$option{pause} ? (pause => [ split /-/, $option{pause} ]) : (),
-	map { defined $option{$_} ? ($_ => $option{$_}) : () } qw(seconds seed faults guard kinds lock peers tls workers objects));
+	map { defined $option{$_} ? ($_ => $option{$_}) : () } qw(seconds seed faults guard kinds peers tls workers objects));
 
 if ($option{schedule})
 {

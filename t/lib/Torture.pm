@@ -45,13 +45,12 @@ use Pgbouncer;
 use Tls;
 use Torture::Checker;
 use Torture::Cluster;
-use Torture::Listener;
 use Torture::Log;
 use Torture::Nemesis;
 use Torture::Schedule;
 use Torture::Strike;
 use Torture::TxnLog;
-use Torture::Watchman;
+use Torture::Witness;
 use Torture::Worker;
 use ZkProxy;
 use Zklock;
@@ -70,9 +69,8 @@ my @CLUSTERS = qw(east west);
 #   rest       the longest time between two operations of a worker
 #   guard      zklock.commit_guard
 #   fence      whether to use zk_fence
-#   lock       zklock, or a client that Peer.pm knows, for all workers
-#   peers      such clients, each for one worker, with commas; default: all that are
-#              installed, if the others are zklock's and there is a fence
+#   peers      clients that Peer.pm knows, each for one worker, with commas; default: all that
+#              are installed, if there is a fence
 #   style      of all nodes; default: one object has this, another that one.  With single,
 #              kinds must be exclusive, and there can be no peers.
 #   tls        whether the clusters reach ZooKeeper by TLS
@@ -92,7 +90,6 @@ sub new
 		faults => 'all',
 		guard => 'on',
 		fence => 1,
-		lock => 'zklock',
 		workers => 16,
 		objects => 6,
 		session_timeout => 2,
@@ -106,17 +103,15 @@ sub new
 		contents => [qw(counter set register)],
 		%opt
 	}, $class;
-	# (another client's lock is exclusive)
-	my @kinds = $self->{lock} ne 'zklock' ? 'exclusive' : $self->{kinds} =~ /\ball\b/ ? @Torture::Operation::KINDS : split /,/, $self->{kinds};
+	my @kinds = $self->{kinds} =~ /\ball\b/ ? @Torture::Operation::KINDS : split /,/, $self->{kinds};
 	$self->{takes} = { map { $_ => 1 } @kinds };
 	my %is_kind = map { $_ => 1 } @Torture::Operation::KINDS;
 	$is_kind{$_} or croak "no such kind of lock: $_ (there are: @Torture::Operation::KINDS)\n" for @kinds;
 	$self->{seed} //= 1 + int rand 1_000_000;
-	$self->{peers} //= $self->{lock} eq 'zklock' && $self->{fence} && $self->{takes}{exclusive} ? join ',', grep { Peer::installed($_) } qw(curator kazoo) : '';
+	$self->{peers} //= $self->{fence} && $self->{takes}{exclusive} ? join ',', grep { Peer::installed($_) } qw(curator kazoo) : '';
 	$self->{peers} = '' if $self->{peers} eq 'no';
 	my @peers = split /,/, $self->{peers};
-	$self->{foreign} = { map { $_ => $self->{lock} ne 'zklock' ? $self->{lock} : $peers[ $self->{workers} - $_ ] } 1 .. $self->{workers} };
-	defined $self->{foreign}{$_} or delete $self->{foreign}{$_} for keys %{ $self->{foreign} };
+	$self->{foreign} = { map { $self->{workers} - $_ => $peers[$_] } 0 .. $#peers };
 	$self->{schedule} = [
 		Torture::Schedule::make(
 			seed => $self->{seed},
@@ -253,8 +248,7 @@ sub _objects
 	my @contents = @{ $self->{contents} };
 	# the style, and which client joins.  (kazoo's plain lock does not see readers, and
 	# those of its classes that see Curator's nodes are not seen by Curator.)
-	my @styles = map { $self->{lock} eq 'zklock' ? $_ : [ 'curator', $self->{lock} ] }
-	  ([qw(curator curator)], [qw(curator kazoo)], [qw(curator_rw curator)], [qw(kazoo kazoo)], [ 'kazoo', '' ], [qw(curator_rw curator)]);
+	my @styles = ([qw(curator curator)], [qw(curator kazoo)], [qw(curator_rw curator)], [qw(kazoo kazoo)], [ 'kazoo', '' ], [qw(curator_rw curator)]);
 	my %peer = map { $_ => 1 } values %{ $self->{foreign} };
 	my $object = sub {
 		my ($id, $number, $kind, %more) = @_;
@@ -287,8 +281,7 @@ sub _torture
 	$log->{zero} += $log->now;    # the run begins now
 	$log->write('torture', 0, 'clock', 'epoch', 0, epoch => sprintf '%.6f', time);
 	my @workers = map { Torture::Worker->start($self->_worker($_)) } 1 .. $self->{workers};
-	my $watchman = Torture::Watchman->start($log, $self->{ensemble});
-	my @listeners = map { Torture::Listener->start($log, $self->{clusters}[$_], $_) } 0, 1;
+	my @witnesses = (Torture::Witness->watchman($log, $self->{ensemble}), map { Torture::Witness->listener($log, $self->{clusters}[$_], $_) } 0, 1);
 	my $nemesis = $self->_nemesis(@workers);
 	$nemesis->step while $log->now < $self->{seconds};
 	$nemesis->heal;
@@ -305,7 +298,7 @@ sub _torture
 		}
 		push @{ $self->{failed_workers} }, $worker->{number} if $?;
 	}
-	$_->stop for $watchman, @listeners;
+	$_->stop for @witnesses;
 	$self->{pool}->kill9 if $self->{pool};    # whose sessions go on for longer than its clients
 	return;
 }
@@ -328,7 +321,7 @@ sub _worker
 		rest => $self->{rest},
 		hang => $self->{hang},
 		fence => $self->{fence},
-		remote => $self->{fence} || $self->{guard} eq 'off' || $self->{lock} ne 'zklock',
+		remote => $self->{fence} || $self->{guard} eq 'off',
 		peer => $self->{foreign}{$number},
 		hosts => $self->{hosts},
 		session_timeout => $self->{session_timeout},
@@ -368,8 +361,8 @@ sub _judge
 	my ($self) = @_;
 	my $checker = $self->{checker} =
 	  Torture::Checker->new(
-		session_timeout => $self->{session_timeout}, tick => $self->{tick}, guard => $self->{lock} eq 'zklock' ? $self->{guard} : 'off',
-		foreign => $self->{lock} eq 'zklock' ? $self->{foreign} : {},
+		session_timeout => $self->{session_timeout}, tick => $self->{tick}, guard => $self->{guard},
+		foreign => $self->{foreign},
 		at_standby => { $self->{reader_at_standby} => 1 },
 		pooled => $self->{pooled},
 		unfair => ($self->{style} // '') eq 'single',    # who waits has no queue
@@ -517,8 +510,8 @@ sub figures
 	my @out;
 	my $say = sub { push @out, sprintf shift() . "\n", @_; };
 
-	$say->('seed %d, %d s, %d workers in 2 clusters, %d objects; lock %s%s, kinds %s, commit_guard %s, %s fence,%s faults: %s',
-		@$self{qw(seed seconds workers objects lock)}, $self->{peers} ? " beside $self->{peers}" : '', join('+', sort keys %{ $self->{takes} }), $self->{guard}, $self->{fence} ? 'with' : 'without', $self->{tls} ? ' TLS,' : '', $self->{faults});
+	$say->('seed %d, %d s, %d workers in 2 clusters, %d objects%s, kinds %s, commit_guard %s, %s fence,%s faults: %s',
+		@$self{qw(seed seconds workers objects)}, $self->{peers} ? " beside $self->{peers}" : '', join('+', sort keys %{ $self->{takes} }), $self->{guard}, $self->{fence} ? 'with' : 'without', $self->{tls} ? ' TLS,' : '', $self->{faults});
 	$say->('');
 	$say->('%-10s %8s %8s %8s %8s  %s', qw(call invoked ok failed unknown), 'SQLSTATE of the failed');
 	foreach my $call (qw(connect style begin lock token fence look read write notify abroad commit rollback unlock))
