@@ -85,6 +85,12 @@ use Torture::Causes;
 use Torture::Ledger;
 use Torture::Sweep;
 
+# All that it, or others, can find
+our @KINDS = (
+	'lost update', 'lost element', 'sequence', 'final value', 'token order', 'no token', 'overlap', 'two holders', 'same token', 'promise',
+	'late answer', 'order', 'no end', 'refusal', 'error', 'changed under a reader', 'stale read', 'no node', 'loss', 'hand', 'turn',
+	'stale grant', 'late grant', 'late release', 'needless refusal', 'late commit', 'leak');
+
 # How much earlier one must have asked to be certainly ahead in the queue, in
 # seconds
 our $HASTE = 1;
