@@ -110,6 +110,7 @@ sub judged
 	}
 	$checker->logged(@$_) for @{ $h->{logged} // [] };
 	$checker->event(@$_) for sort { $a->[0] <=> $b->[0] } @events;
+	$checker->restarted(@$_) for @{ $h->{restarts} // [] };
 	$checker->object($_) for @{ $h->{final} // [] };
 	$checker->finish;
 	$last_op = 0;
@@ -238,6 +239,12 @@ subtest 'causes' => sub {
 	is(story([ op(begin => 1, abroad => 0, failed('08006')) ]), 'error 1', 'a foreign server that nothing has hit');
 	is(story([ op(begin => 1, abroad => 0, failed('08006')) ], fault(1.9, 2, 'pg_immediate', cluster => 0)), '', 'or that was restarted');
 	is(story([ op(begin => 1, abroad => 0, failed('08006')) ], @restart), 'error 1', 'not this one');
+	my $killed = sub { return story({ restarts => [@_] }, [ op(begin => 9, left => 10, abroad => 0, failed('08001')) ], fault(1, 1.001, 'backend_kill', cluster => 0)); };
+	is($killed->(), 'error 1', 'or in which a backend was killed long before');
+	is($killed->([ 0, 1.1, 6.7 ]), '', 'though it may take its time to start again');
+	is($killed->([ 0, 1.1, 5 ]), 'error 1', 'as it says itself');
+	is($killed->([ 1, 1.1, 6.7 ]), 'error 1', 'not the other one');
+	is($killed->([ 0, 0.5, 6.7 ]), 'error 1', 'nor for another reason');
 };
 
 subtest 'what is committed' => sub {
@@ -271,10 +278,9 @@ subtest 'what is committed' => sub {
 	my $written = sub {
 		my ($final, @ops) = @_;
 		foreach my $n (1 .. @ops) { $ops[ $n - 1 ]{history} = { seq => $n, read => $n - 1, written => $n, %{ $ops[ $n - 1 ]{history} // {} } }; }
-		return story({ final => [ { id => 1, kind => 'counter', seq => scalar @ops, value => scalar @ops, members => [], %$final } ] }, \@ops);
+		return story({ final => [ { id => 1, kind => 'counter', seq => scalar @ops, value => scalar @ops, %$final } ] }, \@ops);
 	};
 	my $three = sub { my (%second) = @_; return (op(begin => 1), op(begin => 2.1, %second), op(begin => 3.2)); };
-	my @set = (kind => 'set', value => 0);
 	is($written->({}, $three->()), '', 'numbers');
 	is($written->({}, $three->(history => { read => 0 })), 'lost update 1', 'an update is lost');
 	is($written->({ value => 2 }, $three->()), 'final value 1', 'the last one');
@@ -282,10 +288,6 @@ subtest 'what is committed' => sub {
 	is($written->({}, $three->(history => { seq => 2.5 })), 'sequence 2', 'a number is missing');
 	my @first = (history => { seq => 1, read => 0, written => 1 });
 	is(story({ final => [ { id => 1, kind => 'counter', seq => 1, value => 1 } ] }, [ op(begin => 1, @first), op(begin => 2.1), op(object => 2, begin => 1, @first) ]), '', 'those of one object');
-	is($written->({ @set, members => [ 1 .. 3 ] }, $three->()), '', 'a set');
-	is($written->({ @set, members => [ 1, 3 ] }, $three->()), 'lost element 1', 'an element is lost');
-	is($written->({ @set, members => [ 1 .. 4 ] }, $three->()), 'lost element 1', 'one that nobody committed');
-	is($written->({ @set, members => [ 1 .. 3, 3 ] }, $three->()), 'lost element 1', 'one twice');
 	is($written->({}, $three->(row_token => 'none')), 'no token 1', 'no token');
 	is($written->({}, $three->(row_token => 0)), 'token order 1', 'an older one');
 	is($written->({}, $three->(row_token => 1)), 'token order 1', 'the one before again');
@@ -516,6 +518,19 @@ subtest 'several at once' => sub {
 is_deeply([ sort keys %convicted ], [ sort @Torture::Checker::KINDS ], 'each violation has been convicted by its name');
 
 subtest 'crashes' => sub {
+	is_deeply([ Torture::_restarts(<<~'LOG') ], [ [ 17.5, 22.75 ] ], 'when a server was away because of one');
+		16.000 [1] LOG:  database system is ready to accept connections
+		17.500 [1] LOG:  server process (PID 2) was terminated by signal 9: Killed
+		17.600 [1] LOG:  terminating any other active server processes
+		22.600 [1] LOG:  issuing SIGKILL to recalcitrant children
+		22.700 [1] LOG:  server process (PID 3) was terminated by signal 9: Killed
+		22.710 [1] LOG:  all server processes terminated; reinitializing
+		22.750 [1] LOG:  database system is ready to accept connections
+		32.600 [1] LOG:  received immediate shutdown request
+		37.700 [1] LOG:  server process (PID 4) was terminated by signal 9: Killed
+		39.750 [5] LOG:  database system is ready to accept connections
+		LOG
+
 	{
 		package Server;
 		sub name { return 'east' }

@@ -64,7 +64,7 @@ my @CLUSTERS = qw(east west);
 #   moment     'critical', 'commit', ...: when backends are struck; default: at any time
 #   pause      [ shortest, longest ] time between two faults of a track
 #   kinds      of locks: 'all', or some of exclusive,shared,semaphore,several
-#   contents   of objects; default [ 'counter', 'set', 'register' ]
+#   contents   of objects; default [ 'counter', 'counter', 'register' ]
 #   think      [ shortest, longest ] time between reading and writing
 #   rest       the longest time between two operations of a worker
 #   guard      zklock.commit_guard
@@ -100,7 +100,7 @@ sub new
 		hang => $Torture::Worker::HANG,
 		name => '',
 		kinds => 'all',
-		contents => [qw(counter set register)],
+		contents => [qw(counter counter register)],
 		%opt
 	}, $class;
 	my @kinds = $self->{kinds} =~ /\ball\b/ ? @Torture::Operation::KINDS : split /,/, $self->{kinds};
@@ -189,6 +189,7 @@ sub _set_up
 					max_connections => 10 + 3 * $self->{workers},
 					restart_after_crash => 'on',
 					track_commit_timestamp => 'on',
+					log_line_prefix => '%n [%p] ',
 					fsync => 'on',
 					wal_level => 'replica',
 					max_wal_senders => 4,
@@ -212,8 +213,7 @@ sub _make_tables
 	my ($here, $there) = @{ $self->{clusters} }[ $cluster, 1 - $cluster ];
 	my %other = (dbname => 'postgres', $there->options);
 	$here->primary->safe_psql('postgres', sprintf q{
-			CREATE TABLE object (id int, seq bigint NOT NULL DEFAULT 0, value bigint NOT NULL DEFAULT 0,
-				members bigint[] NOT NULL DEFAULT '{}') WITH (fillfactor = 20);
+			CREATE TABLE object (id int, seq bigint NOT NULL DEFAULT 0, value bigint NOT NULL DEFAULT 0) WITH (fillfactor = 20);
 			CREATE TABLE history (op bigint, object int, worker int, hold bigint, token bigint,
 				granted timestamptz, seq bigint, read bigint, written bigint);
 			CREATE TABLE visitor (op bigint, object int, worker int, hold bigint);
@@ -386,6 +386,7 @@ sub _judge
 
 	foreach my $cluster (0, 1)
 	{
+		$checker->restarted($cluster, map { _without_days($_ - $checker->{epoch}) } @$_) for map { _restarts(slurp_file($_->logfile)) } $self->{clusters}[$cluster]->servers;
 		my $s = zk_session($self->{clusters}[$cluster]);
 		foreach my $line (split /\n/, $s->value('SELECT op, object, worker, hold, token, extract(epoch FROM granted),
 				extract(epoch FROM pg_xact_commit_timestamp(xmin)), seq, read, written FROM history', 120))
@@ -403,13 +404,10 @@ sub _judge
 			@row{qw(op object worker hold committed)} = split /\|/, $line;
 			$checker->abroad({ %row, committed => _without_days($row{committed} - $checker->{epoch}) });
 		}
-		foreach my $line (split /\n/, $s->value('SELECT id, seq, value, members FROM object'))
+		foreach my $line (split /\n/, $s->value('SELECT id, seq, value FROM object'))
 		{
-			my ($id, $seq, $value, $members) = split /\|/, $line;
-			$checker->object({
-				id => $id, kind => $self->{list}[$id]{kind}, seq => $seq, value => $value,
-				members => [ $members =~ /\d+/g ]
-			});
+			my ($id, $seq, $value) = split /\|/, $line;
+			$checker->object({ id => $id, kind => $self->{list}[$id]{kind}, seq => $seq, value => $value });
 		}
 		$s->quit;
 	}
@@ -499,6 +497,26 @@ sub _crashes
 		push @crash, $node->name . ": $line";
 	}
 	return @crash;
+}
+
+# From when until when a server was away since a process of its had been killed, by its log.
+# (Not where it was told to stop.)
+sub _restarts
+{
+	my ($log) = @_;
+	my ($since, $by_itself, @restarts);
+	foreach my $line (split /\n/, $log)
+	{
+		my ($at) = $line =~ /^(\d+\.\d+) / or next;
+		if ($line =~ /was terminated by signal 9/) { $since //= $at; }
+		elsif ($line =~ /reinitializing/) { $by_itself = 1; }
+		elsif ($line =~ /ready to accept/)
+		{
+			push @restarts, [ $since, $at ] if defined $since && $by_itself;
+			undef $_ for $since, $by_itself;
+		}
+	}
+	return @restarts;
 }
 
 # ------------------------------------------------------------------ what to say

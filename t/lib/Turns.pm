@@ -39,8 +39,9 @@ use Zklock;
 our @EXPORT = qw(turns_prepare turns_path turns_counter turns_session turns_call turns_holds turns_forget
   turns_trouble turns_judge turns_counted turns_number @EXCLUSIVE_WAYS @SHARED_WAYS @SEMAPHORE_WAYS @ENDS);
 
-# The permits of a semaphore
+# The permits of a semaphore; for how long a reader reads, at most, in seconds
 our $PERMITS = 3;
+our $READING = 0.003;
 
 # The ways to hold something; there is also "all": zk_xact_lock_many
 our @EXCLUSIVE_WAYS = ('lock', 'xact', 'try', 'lock_timeout', 'short timeout');
@@ -58,7 +59,7 @@ sub turns_prepare
 {
 	@node = @_;
 	$dir = PostgreSQL::Test::Utils::tempdir();
-	$_->safe_psql('postgres', _functions() =~ s/PERMITS/$PERMITS/gr =~ s/COUNTERS/$dir/r) for @node;
+	$_->safe_psql('postgres', _functions() =~ s/PERMITS/$PERMITS/gr =~ s/READING/$READING/r =~ s/COUNTERS/$dir/r) for @node;
 	return;
 }
 
@@ -226,7 +227,7 @@ sub _functions
 				PERFORM pg_sleep(random() * 0.001);
 				EXECUTE format('COPY (SELECT %s + 1) TO %L', n, counter);
 			ELSE
-				PERFORM pg_sleep(random() * 0.003);
+				PERFORM pg_sleep(random() * READING);
 			END IF;
 			h.until := clock_timestamp();
 			RETURN h;
