@@ -518,7 +518,7 @@ subtest 'several at once' => sub {
 is_deeply([ sort keys %convicted ], [ sort @Torture::Checker::KINDS ], 'each violation has been convicted by its name');
 
 subtest 'crashes' => sub {
-	is_deeply([ Torture::_restarts(<<~'LOG') ], [ [ 17.5, 22.75 ] ], 'when a server was away because of one');
+	is_deeply([ Torture::_restarts(<<~'LOG') ], [ [ '17.500', '22.750' ] ], 'when a server was away because of one');
 		16.000 [1] LOG:  database system is ready to accept connections
 		17.500 [1] LOG:  server process (PID 2) was terminated by signal 9: Killed
 		17.600 [1] LOG:  terminating any other active server processes
