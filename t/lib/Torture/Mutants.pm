@@ -184,7 +184,7 @@ our @MUTANTS = (
 				  . "\tr->op = ZOO_MULTI_OP;\n"
 			]
 		],
-		test => [ '014_ensemble', 'a leader without followers' ]
+		test => [ '014_ensemble', 'a leader without followers, and an event of before' ]
 	},
 	{
 		name => 'no_own_watch',
