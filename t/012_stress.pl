@@ -1,5 +1,5 @@
 # Two clusters, twenty-one backends, which take locks of all kinds and in all styles, and
-# give them back in every possible way.  None is ever held twice, they are granted in the
+# give them back in many ways.  None is ever held twice, they are granted in the
 # order of arrival, and nothing is left behind, though directories that are empty for a
 # moment are removed all the time, and created again with new numbers; then with a network
 # that fails, too.

@@ -17,8 +17,7 @@
 # except for a client that checks its connection right after it was stopped:
 # that one is counted without an assertion.
 #
-# PEERS_ROUNDS=n plays each scene n times.  The output ends with a table for the
-# README.
+# What comes of that is the table of doc/torture.md.
 
 use strict;
 use warnings;
@@ -35,7 +34,6 @@ use Peer;
 use Zklock;
 use ZooKeeper;
 
-my $ROUNDS = $ENV{PEERS_ROUNDS} // 1;
 my $SESSION_MS = 6000;
 
 # A follower takes a minute to notice that it is alone: by then its clients'
@@ -77,29 +75,29 @@ foreach my $peer (map { @$_ } values %peer)
 
 # Each plays on a path and a counter of its own, so that all can play at once.
 #   lock      kazoo, curator, or zklock with this commit_guard
-#   how       for the table
+#   how       in words
 #   check     asked before COMMIT: "held", the library's opinion of the lock;
 #             "events", whether the connection has been lost since
 #   fence     zk_fence, before it reads
 my @cast = (
 	(   map { (
 				{ lock => $_, how => 'acquire, transaction, release' },
-				{ lock => $_, how => 'asks the lock before `COMMIT`', check => 'held' },
-				{ lock => $_, how => 'asks a connection listener before `COMMIT`', check => 'events' },
-				{ lock => $_, how => '`zk_fence(path, token)` before it reads', fence => 1 })
+				{ lock => $_, how => 'asks the lock before COMMIT', check => 'held' },
+				{ lock => $_, how => 'asks a connection listener before COMMIT', check => 'events' },
+				{ lock => $_, how => 'zk_fence(path, token) before it reads', fence => 1 })
 		} qw(kazoo curator)),
-	{ lock => 'off', how => '`commit_guard = off`' },
-	{ lock => 'on', how => '`commit_guard = on`' },
-	{ lock => 'strict', how => '`commit_guard = strict`' },
-	{ lock => 'on', how => '`on`, `zk_fence(path)` before it reads', fence => 1 },
-	{ lock => 'strict', how => '`strict`, `zk_fence(path)` before it reads', fence => 1 });
+	{ lock => 'off', how => 'commit_guard = off' },
+	{ lock => 'on', how => 'commit_guard = on' },
+	{ lock => 'strict', how => 'commit_guard = strict' },
+	{ lock => 'on', how => 'on, zk_fence(path) before it reads', fence => 1 },
+	{ lock => 'strict', how => 'strict, zk_fence(path) before it reads', fence => 1 });
 
 foreach my $n (0 .. $#cast)
 {
 	my $role = $cast[$n];
 	$role->{path} = "/peers/$n";    # for zklock, which adds its root
 	$role->{peer} = $peer{ $role->{lock} };
-	$role->{name} = ($role->{peer} ? '' : 'zklock ') . "$role->{lock}: $role->{how}" =~ s/`//gr;
+	$role->{name} = ($role->{peer} ? '' : 'zklock ') . "$role->{lock}: $role->{how}";
 	foreach my $i (0, 1)
 	{
 		my $hosts = $i ? $others : $follower->hosts;
@@ -293,8 +291,6 @@ sub unblock_notify
 
 # ----------------------------------------------------------------- the scenes
 
-my %score;    # path => scene => { outcome => count }
-
 # The required outcome for the first holder; undef: it is a matter of luck
 sub expected
 {
@@ -383,7 +379,6 @@ sub scene
 			$first->{result} ne 'committed' ? $first->{result} =~ s/_/ /r
 		  : $n == 2 ? 'in order'
 		  : 'lost';
-		$score{ $role->{path} }{$scene}{$end}++;
 
 		my $name = "$scene: $role->{name}";
 		my $expected = expected($scene, $role);
@@ -399,32 +394,7 @@ sub scene
 	return;
 }
 
-my @scenes = ('stopped', 'cut off', 'at COMMIT');
-foreach my $round (1 .. $ROUNDS)
-{
-	scene($_) for @scenes;
-}
-
-# -------------------------------------------------------------------- the table
-
-sub cell
-{
-	my ($role, $scene) = @_;
-	my $ends = $score{ $role->{path} }{$scene};
-	my @cell = map { my $text = s/.*40001/40001/r; $text = '**lost**' if $_ eq 'lost';
-		$ends->{$_} == $ROUNDS ? $text : "$text $ends->{$_}" } sort keys %$ends;
-	return join ', ', @cell;
-}
-
-my %title = (kazoo => 'kazoo `Lock`', curator => 'Curator `InterProcessMutex`');
-my @table = (
-	'| lock | use | stopped | cut off | stopped at `COMMIT` |',
-	'| --- | --- | --- | --- | --- |',
-	map {
-		my $role = $_;
-		'| ' . join(' | ', $title{ $role->{lock} } // 'zklock', $role->{how}, map { cell($role, $_) } @scenes) . ' |'
-	} @cast);
-note join "\n", "What became of two additions, in $ROUNDS rounds", '', @table;
+scene($_) for 'stopped', 'cut off', 'at COMMIT';
 
 # -------------------------------------------------------------------- the end
 

@@ -306,37 +306,27 @@ sub curator_gets_it
 	return;
 }
 
-foreach my $end ('a cancel', 'lock_timeout')
-{
-	subtest "a cycle through Curator, which $end opens" => sub {
-		$curator->acquire('/zklock/curator/x');
-		my ($s, $by_s) = looker($node, $zk);
-		$s->value(lock_sql('/curator/y'));
-		curator_waits('/curator/y', 2);
-		my $result;
-		if ($end eq 'a cancel')
-		{
-			$s->send(lock_sql('/curator/x'));
-			nobody_fails('who waits for Curator', [$by_s], $s);
-			ok(!$curator->is_done, 'and Curator waits');
-			$result = $s->cancel($admin);
-			is($result->{state}, '57014', 'canceled');
-		}
-		else
-		{
-			$result = $s->query(q{SET LOCAL lock_timeout = '4s'; } . lock_sql('/curator/x'));
-			is($result->{state}, '55P03', 'lock_timeout, and not 40P01');
-			like($result->{detail}, qr/^It is held by ZooKeeper session 0x[0-9a-f]+\.$/, 'DETAIL: Curator holds the lock');
-			cmp_ok($s->value('ROLLBACK; SELECT deadlock_checks FROM zk_session'), '>', 10, 'it has looked');
-		}
-		like($result->{err}, qr{^CONTEXT:  while waiting for lock path "/curator/x"$}m, 'CONTEXT');
-		$s->value('ROLLBACK');
-		curator_gets_it('Curator gets its lock', '/curator/y', '/curator/x');
-		is($s->value('BEGIN; ' . lock_sql('/curator/x') . '; ' . lock_sql('/curator/y') . '; COMMIT'), "t\nt", 'and then the session both');
-		zk_nothing_left($zk, 'no node is left on the board or in a queue');
-		$s->quit;
-	};
-}
+subtest 'a cycle through Curator, which a cancel opens, or lock_timeout' => sub {
+	$curator->acquire('/zklock/curator/x');
+	my ($s, $by_s) = looker($node, $zk);
+	$s->value(lock_sql('/curator/y') . '; SAVEPOINT y');
+	curator_waits('/curator/y', 2);
+	$s->send(lock_sql('/curator/x'));
+	nobody_fails('who waits for Curator', [$by_s], $s);
+	ok(!$curator->is_done, 'and Curator waits');
+	my $canceled = $s->cancel($admin);
+	is($canceled->{state}, '57014', 'canceled');
+	$s->value('ROLLBACK TO y');
+	my $result = $s->query(q{SET LOCAL lock_timeout = '4s'; } . lock_sql('/curator/x'));
+	is($result->{state}, '55P03', 'lock_timeout, and not 40P01');
+	like($result->{detail}, qr/^It is held by ZooKeeper session 0x[0-9a-f]+\.$/, 'DETAIL: Curator holds the lock');
+	like($_->{err}, qr{^CONTEXT:  while waiting for lock path "/curator/x"$}m, 'CONTEXT') for $canceled, $result;
+	cmp_ok($s->value('ROLLBACK; SELECT deadlock_checks FROM zk_session'), '>', 10, 'it has looked');
+	curator_gets_it('Curator gets its lock', '/curator/y', '/curator/x');
+	is($s->value('BEGIN; ' . lock_sql('/curator/x') . '; ' . lock_sql('/curator/y') . '; COMMIT'), "t\nt", 'and then the session both');
+	zk_nothing_left($zk, 'no node is left on the board or in a queue');
+	$s->quit;
+};
 
 foreach my $place ('behind', 'between')
 {

@@ -119,7 +119,6 @@ sub new
 		drop_in => $opt{drop_in},
 		session => [ map { _new_session($_) } 0 .. $opt{sessions} - 1 ],
 		queue => { lock => [ map { [] } 1 .. $opt{paths} ], semaphore => [ map { [] } 1 .. $opt{paths} ] },
-		events => {},
 		last_place => 0,
 		last_subtransaction => 0,
 	}, $class;
@@ -185,8 +184,8 @@ sub queue
 	return @{ $self->{queue}{$kind}[$path] };
 }
 
-# What happened in the last step, for statistics: { name => count }
-sub events { return $_[0]->{events}; }
+# Whether a call with a timeout had to wait in the last step
+sub has_run_out { return $_[0]->{has_run_out}; }
 
 # The whole visible state, in one line
 sub state
@@ -246,7 +245,7 @@ sub step
 	$self->{answers} = [];
 	$self->{is_race} = 0;
 	$self->{invalid} = 0;
-	$self->{events} = {};
+	$self->{has_run_out} = 0;
 
 	if ($step->{op} eq 'cancel')
 	{
@@ -268,13 +267,6 @@ sub step
 	}
 	$self->_wake;
 	return @{ $self->{answers} };
-}
-
-sub _event
-{
-	my ($self, $name) = @_;
-	$self->{events}{$name}++;
-	return;
 }
 
 sub _answer
@@ -315,8 +307,6 @@ sub _abort_sub
 		if ($hold->{sub} != $id) { push @keep, $hold; }
 		elsif ($self->{drop_in} && $hold->{scope} eq 'session') { push @keep, { %$hold, sub => 0 }; }
 	}
-	$self->_event('rollback takes back') if @keep < @{ $session->{holds} };
-	$self->_event('rollback takes back a part') if @keep && @keep < @{ $session->{holds} };
 	$session->{holds} = \@keep;
 	$self->_settle($session);
 	return;
@@ -399,7 +389,6 @@ sub _statement
 		# is 0.  Either way the transaction is over.
 		my $took = grep { $_->{took} } @{ $session->{subs} };
 		$outcome = { error => $took ? '0A000' : '55000' };
-		$self->_event('0A000') if $took;
 		$self->_rollback($session);
 		$session->{block} = 0;
 	}
@@ -505,7 +494,6 @@ sub _block
 	$error //= '22012' if $step->{raises};
 	if ($error)
 	{
-		$self->_event('exception');
 		push @answers, $error;
 		$self->_pop_aborted($session);
 	}
@@ -571,7 +559,6 @@ sub _unlock
 		next unless $hold->{path} == $path && $hold->{mode} eq $mode && $hold->{scope} eq 'session';
 		splice @$holds, $i, 1;
 		$self->_settle($session);
-		$self->_event("unlock $mode");
 		return { value => 't' };
 	}
 	return { value => 'f', warnings => 1 };
@@ -603,16 +590,14 @@ sub _go_on
 		my $got = $self->_ask($session, $call->{todo}[0], $patient);
 		if ($got eq 'waits')
 		{
-			$self->_event('several wait') if @{ $call->{all} } > 1;
 			return if $how eq 'wait';
-			$self->_event("$how runs out");
+			$self->{has_run_out} = 1;
 			$outcome = $how eq 'timed' ? { value => 'f' } : { error => '55P03' };
 		}
 		$outcome = { value => 'f' } if $got eq 'refused';
 		$outcome = { error => '40P01' } if $got eq 'deadlock';
 		if ($got ne 'held')
 		{
-			$self->_event($outcome->{error} // 'false');
 			$self->_abandon_call($session);
 			last;
 		}
@@ -685,25 +670,11 @@ sub _ask
 	my $place = { who => $who, path => $path, mode => $mode, permits => $call->{step}{permits} };
 	my @before = _before($queue, $place);
 
-	if (grep { $_->{path} == $path && $_->{mode} eq $mode } @{ $session->{holds} })
-	{
-		$self->_event('re-entry');
-		return 'held';
-	}
-	if ($mode eq 'shared' && $self->_own($who, $path, 'exclusive'))
-	{
-		$self->_event('shared under exclusive');
-		return 'held';
-	}
+	return 'held' if grep { $_->{path} == $path && $_->{mode} eq $mode } @{ $session->{holds} };
+	return 'held' if $mode eq 'shared' && $self->_own($who, $path, 'exclusive');
 	my $upgrade = $mode eq 'exclusive' && $self->_own($who, $path, 'shared');
-	if (@before && $upgrade)
-	{
-		my ($writer) = grep { $_->{mode} eq 'exclusive' } @before;
-		$self->_event($writer ? 'upgrade impossible' : 'upgrade waits');
-		return 'deadlock' if $patient && $writer;
-	}
+	return 'deadlock' if $upgrade && $patient && grep { $_->{mode} eq 'exclusive' } @before;
 	return 'refused' if @before && !$patient;
-	$self->_event('upgrade at once') if $upgrade && !@before;
 	return $self->_stand($queue, $place, $call, !@before);
 }
 
@@ -714,7 +685,6 @@ sub _stand
 	$place->{granted} = $granted;
 	push @$queue, $place;
 	push @{ $call->{made} }, $place;
-	$self->_event("$place->{mode} " . ($granted ? 'at once' : 'waits'));
 	return $granted ? 'held' : 'waits';
 }
 
@@ -740,7 +710,6 @@ sub _settle
 
 		if ($own{exclusive} && !$held{exclusive} && $held{shared} && !$own{shared})
 		{
-			$self->_event('downgrade');
 			$own{exclusive}{mode} = 'shared';
 			delete $own{exclusive};
 		}
@@ -761,13 +730,8 @@ sub _wake
 	{
 		my $session = $self->{session}[ $place->{who} ];
 		$place->{granted} = 1;
-		$self->_event("$place->{mode} granted");
 		shift @{ $session->{call}{todo} };
-		if (@{ $session->{call}{todo} })
-		{
-			$self->_event('several go on');
-			$self->{is_race} = 1 if $went_on++;
-		}
+		$self->{is_race} = 1 if @{ $session->{call}{todo} } && $went_on++;
 		my $outcome = $self->_go_on($session);
 		$self->_finish($session, $outcome) if $outcome;
 	}

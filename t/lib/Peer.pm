@@ -15,7 +15,6 @@ Peer - the lock of kazoo or Curator, or a program of the documentation, in a pro
   ... until $peer->is_done ...
   $peer->wait;                                   # 'ok 4294967301'
 
-  $peer->stop; $peer->cont;                      # SIGSTOP, SIGCONT
   $peer->kill9; $peer->quit;
 
   my $program = Peer->program(node => [ 'node', $file ]);
@@ -151,17 +150,6 @@ sub _read
 	  or croak "$self->{kind} has ended; asked: $self->{asked}";
 	return $self->{text} =~ /\n/;
 }
-
-# Returns when each of its threads has stopped.
-sub stop
-{
-	my ($self) = @_;
-	kill 'STOP', $self->{pid};
-	waitpid $self->{pid}, WUNTRACED;
-	return;
-}
-
-sub cont { kill 'CONT', $_[0]->{pid}; return; }
 
 # A crash: its ZooKeeper session stays until it expires.
 sub kill9

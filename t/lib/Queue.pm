@@ -33,7 +33,7 @@ use Test::More;
 
 use Zklock qw(zk_few);
 
-our @EXPORT = qw(queue_of queue_by_hand queue_is);
+our @EXPORT = qw(queue_of queue_by_hand queue_is queue_contender queue_facts);
 
 my @COLUMNS = qw(position kind mode granted token zk_session since node host port cluster_name pid datname usename application_name data);
 
@@ -65,7 +65,7 @@ sub queue_bytes
 
 # Returns (kind, mode, permits) of a contender's name, and its sequence number;
 # () for any other name
-sub _of_name
+sub queue_contender
 {
 	my ($name) = @_;
 	my ($before, $number) = $name =~ /^(.*?)(-\d{9,10}|\d{10})$/s or return;
@@ -81,7 +81,7 @@ sub _of_name
 }
 
 # What a node of zklock says in its data; () if another client wrote it
-sub _of_data
+sub queue_facts
 {
 	my ($data) = @_;
 	return () unless $data =~ /\Azklock\n/;
@@ -101,9 +101,9 @@ sub queue_by_hand
 	$client->sync($dir);
 	foreach my $name ($client->children($dir))
 	{
-		my ($kind, $mode, $permits, $number) = _of_name($name) or next;
+		my ($kind, $mode, $permits, $number) = queue_contender($name) or next;
 		my ($data, $stat) = $client->get("$dir/$name") or next;
-		my %fact = _of_data($data // '');
+		my %fact = queue_facts($data // '');
 		push @all, {
 			kind => $kind,
 			mode => $fact{shared} ? 'shared' : $mode,

@@ -10,11 +10,11 @@ RandomProgram - random sequences of lock calls in several sessions
   my $program = RandomProgram->new(seed => 7);
 
   $program->style;       # 'curator', 'curator_rw', 'kazoo' or 'mixed'
+  $program->is_advisory;
   foreach my $step ($program->steps)
   {
       $step->{who};                  # the number of a session
-      zk_sql($step);                 # as SQL with zklock's functions
-      advisory_sql($step);           # with zklock_advisory's, if $program->is_advisory
+      $program->sql($step);
   }
 
 =head1 DESCRIPTION
@@ -25,8 +25,7 @@ while it waits, sessions never wait for each other in a cycle, which nothing
 would break, and no answer depends on which of two processes is faster.  At the
 end of a program everything is given back.
 
-Half of the programs use only what PostgreSQL's advisory locks have as well, and run
-with zklock_advisory, too.
+Half of the programs are for zklock_advisory, and use only what it has.
 
 =cut
 
@@ -35,11 +34,11 @@ package RandomProgram;
 use strict;
 use warnings;
 use Exporter qw(import);
-use List::Util qw(shuffle sum);
+use List::Util qw(shuffle sum uniq);
 
 use Model;
 
-our @EXPORT_OK = qw(zk_sql advisory_sql @PATHS $SESSIONS);
+our @EXPORT_OK = qw(@PATHS $SESSIONS);
 
 our $SESSIONS = 4;
 
@@ -67,14 +66,14 @@ sub new
 	$self->{weight}{ _one_of(qw(lock semaphore semaphore lock_many)) } = 4;
 	delete @{ $self->{weight} }{qw(semaphore lock_many)} if $self->{advisory};
 	$self->{used_paths} = _one_of(1, 1, 2, 2, 3);
-	$self->{models} = [ $self->models ];
+	$self->{model} = $self->model;
 	for (1 .. 10 * $length)
 	{
 		last if @{ $self->{steps} } >= $length;
 		$self->_try_step($self->_some_step);
 	}
 	$self->_end;
-	delete $self->{models};
+	delete $self->{model};
 	return $self;
 }
 
@@ -83,13 +82,7 @@ sub style { return $_[0]->{style}; }
 sub is_advisory { return $_[0]->{advisory}; }
 sub steps { return @{ $_[0]->{steps} }; }
 
-# the specified one and, for an advisory program, that of zklock_advisory
-sub models
-{
-	my ($self) = @_;
-	my @common = (sessions => $SESSIONS, paths => scalar @PATHS);
-	return (Model->new(@common), $self->{advisory} ? Model->new(@common, drop_in => 1) : ());
-}
+sub model { my ($self) = @_; return Model->new(sessions => $SESSIONS, paths => scalar @PATHS, drop_in => $self->{advisory}); }
 
 # ----------------------------------------------------------------- generating
 
@@ -97,45 +90,20 @@ sub models
 sub _try_step
 {
 	my ($self, $step) = @_;
-	my @copies = map { $_->copy } @{ $self->{models} };
-	foreach my $model (@copies)
-	{
-		$model->step($step);
-		return 0 if $model->is_invalid || $model->is_race || $model->is_deadlocked;
+	my $model = $self->{model}->copy;
+	$model->step($step);
+	return 0 if $model->is_invalid || $model->is_race || $model->is_deadlocked;
 
-		# a call with this timeout must really wait: otherwise its outcome would
-		# depend on speed
-		my $how = $step->{how} // '';
-		return 0 if $how =~ /^(?:timed|lock_timeout)$/ && !$model->events->{"$how runs out"};
-	}
-	$self->{models} = \@copies;
+	# a call with this timeout must really wait: otherwise its outcome would
+	# depend on speed
+	return 0 if ($step->{how} // '') =~ /^(?:timed|lock_timeout)$/ && !$model->has_run_out;
+	$self->{model} = $model;
 	push @{ $self->{steps} }, $step;
 	return 1;
 }
 
-# in all models; in any model
-sub _all { my ($self, $code) = @_; return !grep { !$code->($_) } @{ $self->{models} }; }
-sub _any { my ($self, $code) = @_; return !!grep { $code->($_) } @{ $self->{models} }; }
-
-sub _blocked
-{
-	my ($self) = @_;
-	return grep { my $who = $_; $self->_all(sub { $_[0]->is_blocked($who) }) } 0 .. $SESSIONS - 1;
-}
-
-sub _free
-{
-	my ($self) = @_;
-	return grep { my $who = $_; !$self->_any(sub { $_[0]->is_blocked($who) }) } 0 .. $SESSIONS - 1;
-}
-
-sub _savepoints
-{
-	my ($self, $who) = @_;
-	my %n;
-	$n{$_}++ for map { my %once = map { $_ => 1 } $_->savepoints($who); keys %once } @{ $self->{models} };
-	return grep { $n{$_} == @{ $self->{models} } } sort keys %n;
-}
+sub _blocked { my ($self) = @_; return grep { $self->{model}->is_blocked($_) } 0 .. $SESSIONS - 1; }
+sub _free { my ($self) = @_; return grep { !$self->{model}->is_blocked($_) } 0 .. $SESSIONS - 1; }
 
 sub _one_of { return $_[ rand @_ ]; }
 
@@ -165,11 +133,11 @@ sub _some_step
 	}
 	my $who = @free ? _one_of(@free) : int rand $SESSIONS;
 	return { who => $who, op => 'terminate' } unless @free;
-	my $in_block = $self->_any(sub { $_[0]->in_block($who) });
-	my @savepoints = $in_block ? $self->_savepoints($who) : ();
+	my $in_block = $self->{model}->in_block($who);
+	my @savepoints = $in_block ? sort { $a <=> $b } uniq($self->{model}->savepoints($who)) : ();
 	my $op;
 
-	if ($self->_any(sub { $_[0]->is_failed($who) }))
+	if ($self->{model}->is_failed($who))
 	{
 		$op = _weighted(rollback => 5, rollback_to => @savepoints ? 5 : 0, commit => 1, lock => 1, release => @savepoints ? 0.3 : 0);
 	}
@@ -254,7 +222,7 @@ sub _call
 		my ($path, $mode) = ($self->_path, _one_of(qw(exclusive shared)));
 
 		# the other mode of something that it holds: an upgrade or a downgrade
-		my @held = map { [ split ' ', $_->{row} ] } grep { $_->{row} !~ /semaphore/ } $self->{models}[0]->holds($who);
+		my @held = map { [ split ' ', $_->{row} ] } grep { $_->{row} !~ /semaphore/ } $self->{model}->holds($who);
 		if (@held && rand() < 0.4)
 		{
 			($path, $mode) = @{ _one_of(@held) };
@@ -277,10 +245,10 @@ sub _call
 	if ($op eq 'unlock')
 	{
 		# mostly something that it holds
-		my @held = map { [ split ' ', $_->{row} ] } grep { $_->{row} =~ / session / } $self->{models}[0]->holds($who);
+		my @held = map { [ split ' ', $_->{row} ] } grep { $_->{row} =~ / session / } $self->{model}->holds($who);
 
 		# or the exclusive lock of a path that is held in both modes
-		my %shared = map { (split ' ', $_->{row})[0] => 1 } grep { $_->{row} =~ / shared / } $self->{models}[0]->holds($who);
+		my %shared = map { (split ' ', $_->{row})[0] => 1 } grep { $_->{row} =~ / shared / } $self->{model}->holds($who);
 		my @both = grep { $_->[1] eq 'exclusive' && $shared{ $_->[0] } } @held;
 		@held = @both if @both && rand() < 0.5;
 		if (@held && rand() < 0.85)
@@ -302,7 +270,7 @@ sub _end
 		my @left = grep
 		{
 			my $who = $_;
-			$self->_any(sub { $_[0]->is_blocked($who) || $_[0]->in_block($who) || $_[0]->holds($who) });
+			$self->{model}->is_blocked($who) || $self->{model}->in_block($who) || $self->{model}->holds($who);
 		} 0 .. $SESSIONS - 1;
 		return if !@left;
 
@@ -310,7 +278,7 @@ sub _end
 		my @next;
 		foreach my $who (shuffle(grep { $free{$_} } @left))
 		{
-			my @op = $self->_any(sub { $_[0]->in_block($who) }) ? qw(commit rollback) : qw(unlock_all discard_all);
+			my @op = $self->{model}->in_block($who) ? qw(commit rollback) : qw(unlock_all discard_all);
 			push @next, { who => $who, op => $_, in_block => 0 } for rand() < 0.7 ? @op : reverse @op;
 		}
 		push @next, map { { who => $_, op => 'cancel' } } shuffle($self->_blocked);
@@ -333,8 +301,7 @@ my %control = (
 	prepare => q{PREPARE TRANSACTION 'p'},
 	error => 'SELECT 1/0');
 
-sub zk_sql { return _sql($_[0], \&_zk_expression); }
-sub advisory_sql { return _sql($_[0], \&_advisory_expression); }
+sub sql { my ($self, $step) = @_; return _sql($step, $self->{advisory} ? \&_advisory_expression : \&_zk_expression); }
 
 sub _sql
 {

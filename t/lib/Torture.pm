@@ -12,7 +12,6 @@ clusters, all of which fail
   $run->execute;
   print $run->figures;
   $run->violations;          # [ kind, text ], ...
-  $run->picture($file);
 
 =head1 DESCRIPTION
 
@@ -46,14 +45,12 @@ use Pgbouncer;
 use Tls;
 use Torture::Checker;
 use Torture::Cluster;
-use Torture::Listener;
 use Torture::Log;
 use Torture::Nemesis;
-use Torture::Picture;
 use Torture::Schedule;
 use Torture::Strike;
 use Torture::TxnLog;
-use Torture::Watchman;
+use Torture::Witness;
 use Torture::Worker;
 use ZkProxy;
 use Zklock;
@@ -67,21 +64,19 @@ my @CLUSTERS = qw(east west);
 #   moment     'critical', 'commit', ...: when backends are struck; default: at any time
 #   pause      [ shortest, longest ] time between two faults of a track
 #   kinds      of locks: 'all', or some of exclusive,shared,semaphore,several
-#   contents   of objects; default [ 'counter', 'set', 'register' ]
+#   contents   of objects; default [ 'counter', 'counter', 'register' ]
 #   think      [ shortest, longest ] time between reading and writing
 #   rest       the longest time between two operations of a worker
 #   guard      zklock.commit_guard
 #   fence      whether to use zk_fence
-#   lock       zklock, or a client that Peer.pm knows, for all workers
-#   peers      such clients, each for one worker, with commas; default: all that are
-#              installed, if the others are zklock's and there is a fence
+#   peers      clients that Peer.pm knows, each for one worker, with commas; default: all that
+#              are installed, if there is a fence
 #   style      of all nodes; default: one object has this, another that one.  With single,
 #              kinds must be exclusive, and there can be no peers.
 #   tls        whether the clusters reach ZooKeeper by TLS
 #   workers, objects    how many; half of them in each cluster.  A few
 #              semaphores are added.
 #   commit_delay    PostgreSQL's setting
-#   sync_limit      ticks after which ZooKeeper's servers give each other up
 #   hang       seconds after which a call is considered hung
 #   installation    of PostgreSQL, with the zklock that is tortured; default: that in
 #              the PATH
@@ -95,32 +90,28 @@ sub new
 		faults => 'all',
 		guard => 'on',
 		fence => 1,
-		lock => 'zklock',
 		workers => 16,
 		objects => 6,
 		session_timeout => 2,
 		tick => 0.5,
-		sync_limit => 10,
 		think => [ 0.02, 0.12 ],
 		rest => 0.3,
 		commit_delay => 2000,
 		hang => $Torture::Worker::HANG,
 		name => '',
 		kinds => 'all',
-		contents => [qw(counter set register)],
+		contents => [qw(counter counter register)],
 		%opt
 	}, $class;
-	# (another client's lock is exclusive)
-	my @kinds = $self->{lock} ne 'zklock' ? 'exclusive' : $self->{kinds} =~ /\ball\b/ ? @Torture::Operation::KINDS : split /,/, $self->{kinds};
+	my @kinds = $self->{kinds} =~ /\ball\b/ ? @Torture::Operation::KINDS : split /,/, $self->{kinds};
 	$self->{takes} = { map { $_ => 1 } @kinds };
 	my %is_kind = map { $_ => 1 } @Torture::Operation::KINDS;
 	$is_kind{$_} or croak "no such kind of lock: $_ (there are: @Torture::Operation::KINDS)\n" for @kinds;
 	$self->{seed} //= 1 + int rand 1_000_000;
-	$self->{peers} //= $self->{lock} eq 'zklock' && $self->{fence} && $self->{takes}{exclusive} ? join ',', grep { Peer::installed($_) } qw(curator kazoo) : '';
+	$self->{peers} //= $self->{fence} && $self->{takes}{exclusive} ? join ',', grep { Peer::installed($_) } qw(curator kazoo) : '';
 	$self->{peers} = '' if $self->{peers} eq 'no';
 	my @peers = split /,/, $self->{peers};
-	$self->{foreign} = { map { $_ => $self->{lock} ne 'zklock' ? $self->{lock} : $peers[ $self->{workers} - $_ ] } 1 .. $self->{workers} };
-	defined $self->{foreign}{$_} or delete $self->{foreign}{$_} for keys %{ $self->{foreign} };
+	$self->{foreign} = { map { $self->{workers} - $_ => $peers[$_] } 0 .. $#peers };
 	$self->{schedule} = [
 		Torture::Schedule::make(
 			seed => $self->{seed},
@@ -172,7 +163,7 @@ sub _set_up
 	my @hosts = map { BadHost->new("$dir/host$_", $_ <= 3 ? (sync => -1) : ()) } 1 .. 3 + @CLUSTERS;
 	$self->{bad_hosts} = { servers => [ @hosts[ 0 .. 2 ] ], clusters => [ @hosts[ 3 .. $#hosts ] ] };
 	$self->{ensemble} = ZooKeeper->ensemble(
-		3, links => 1, container_check => 1000, tick_time => 1000 * $self->{tick}, sync_limit => $self->{sync_limit},
+		3, links => 1, container_check => 1000, tick_time => 1000 * $self->{tick},
 		dir => "$dir/zookeeper",
 		config => { forceSync => $impossible{slow_sync} ? 'no' : 'yes' },
 		env => sub { return { $hosts[ $_[0] - 1 ]->env } },
@@ -198,6 +189,7 @@ sub _set_up
 					max_connections => 10 + 3 * $self->{workers},
 					restart_after_crash => 'on',
 					track_commit_timestamp => 'on',
+					log_line_prefix => '%n [%p] ',
 					fsync => 'on',
 					wal_level => 'replica',
 					max_wal_senders => 4,
@@ -221,8 +213,7 @@ sub _make_tables
 	my ($here, $there) = @{ $self->{clusters} }[ $cluster, 1 - $cluster ];
 	my %other = (dbname => 'postgres', $there->options);
 	$here->primary->safe_psql('postgres', sprintf q{
-			CREATE TABLE object (id int, seq bigint NOT NULL DEFAULT 0, value bigint NOT NULL DEFAULT 0,
-				members bigint[] NOT NULL DEFAULT '{}') WITH (fillfactor = 20);
+			CREATE TABLE object (id int, seq bigint NOT NULL DEFAULT 0, value bigint NOT NULL DEFAULT 0) WITH (fillfactor = 20);
 			CREATE TABLE history (op bigint, object int, worker int, hold bigint, token bigint,
 				granted timestamptz, seq bigint, read bigint, written bigint);
 			CREATE TABLE visitor (op bigint, object int, worker int, hold bigint);
@@ -257,8 +248,7 @@ sub _objects
 	my @contents = @{ $self->{contents} };
 	# the style, and which client joins.  (kazoo's plain lock does not see readers, and
 	# those of its classes that see Curator's nodes are not seen by Curator.)
-	my @styles = map { $self->{lock} eq 'zklock' ? $_ : [ 'curator', $self->{lock} ] }
-	  ([qw(curator curator)], [qw(curator kazoo)], [qw(curator_rw curator)], [qw(kazoo kazoo)], [ 'kazoo', '' ], [qw(curator_rw curator)]);
+	my @styles = ([qw(curator curator)], [qw(curator kazoo)], [qw(curator_rw curator)], [qw(kazoo kazoo)], [ 'kazoo', '' ], [qw(curator_rw curator)]);
 	my %peer = map { $_ => 1 } values %{ $self->{foreign} };
 	my $object = sub {
 		my ($id, $number, $kind, %more) = @_;
@@ -290,18 +280,8 @@ sub _torture
 	my $log = $self->{log};
 	$log->{zero} += $log->now;    # the run begins now
 	$log->write('torture', 0, 'clock', 'epoch', 0, epoch => sprintf '%.6f', time);
-	$self->_play;
-	return;
-}
-
-# What happens in the run, from its workers' beginning to their end
-sub _play
-{
-	my ($self) = @_;
-	my $log = $self->{log};
 	my @workers = map { Torture::Worker->start($self->_worker($_)) } 1 .. $self->{workers};
-	my $watchman = Torture::Watchman->start($log, $self->{ensemble});
-	my @listeners = map { Torture::Listener->start($log, $self->{clusters}[$_], $_) } 0, 1;
+	my @witnesses = (Torture::Witness->watchman($log, $self->{ensemble}), map { Torture::Witness->listener($log, $self->{clusters}[$_], $_) } 0, 1);
 	my $nemesis = $self->_nemesis(@workers);
 	$nemesis->step while $log->now < $self->{seconds};
 	$nemesis->heal;
@@ -318,7 +298,7 @@ sub _play
 		}
 		push @{ $self->{failed_workers} }, $worker->{number} if $?;
 	}
-	$_->stop for $watchman, @listeners;
+	$_->stop for @witnesses;
 	$self->{pool}->kill9 if $self->{pool};    # whose sessions go on for longer than its clients
 	return;
 }
@@ -341,7 +321,7 @@ sub _worker
 		rest => $self->{rest},
 		hang => $self->{hang},
 		fence => $self->{fence},
-		remote => $self->{fence} || $self->{guard} eq 'off' || $self->{lock} ne 'zklock',
+		remote => $self->{fence} || $self->{guard} eq 'off',
 		peer => $self->{foreign}{$number},
 		hosts => $self->{hosts},
 		session_timeout => $self->{session_timeout},
@@ -381,8 +361,8 @@ sub _judge
 	my ($self) = @_;
 	my $checker = $self->{checker} =
 	  Torture::Checker->new(
-		session_timeout => $self->{session_timeout}, tick => $self->{tick}, guard => $self->{lock} eq 'zklock' ? $self->{guard} : 'off',
-		foreign => $self->{lock} eq 'zklock' ? $self->{foreign} : {},
+		session_timeout => $self->{session_timeout}, tick => $self->{tick}, guard => $self->{guard},
+		foreign => $self->{foreign},
 		at_standby => { $self->{reader_at_standby} => 1 },
 		pooled => $self->{pooled},
 		unfair => ($self->{style} // '') eq 'single',    # who waits has no queue
@@ -406,6 +386,7 @@ sub _judge
 
 	foreach my $cluster (0, 1)
 	{
+		$checker->restarted($cluster, map { _without_days($_ - $checker->{epoch}) } @$_) for map { _restarts(slurp_file($_->logfile)) } $self->{clusters}[$cluster]->servers;
 		my $s = zk_session($self->{clusters}[$cluster]);
 		foreach my $line (split /\n/, $s->value('SELECT op, object, worker, hold, token, extract(epoch FROM granted),
 				extract(epoch FROM pg_xact_commit_timestamp(xmin)), seq, read, written FROM history', 120))
@@ -423,13 +404,10 @@ sub _judge
 			@row{qw(op object worker hold committed)} = split /\|/, $line;
 			$checker->abroad({ %row, committed => _without_days($row{committed} - $checker->{epoch}) });
 		}
-		foreach my $line (split /\n/, $s->value('SELECT id, seq, value, members FROM object'))
+		foreach my $line (split /\n/, $s->value('SELECT id, seq, value FROM object'))
 		{
-			my ($id, $seq, $value, $members) = split /\|/, $line;
-			$checker->object({
-				id => $id, kind => $self->{list}[$id]{kind}, seq => $seq, value => $value,
-				members => [ $members =~ /\d+/g ]
-			});
+			my ($id, $seq, $value) = split /\|/, $line;
+			$checker->object({ id => $id, kind => $self->{list}[$id]{kind}, seq => $seq, value => $value });
 		}
 		$s->quit;
 	}
@@ -521,6 +499,26 @@ sub _crashes
 	return @crash;
 }
 
+# From when until when a server was away since a process of its had been killed, by its log.
+# (Not where it was told to stop.)
+sub _restarts
+{
+	my ($log) = @_;
+	my ($since, $by_itself, @restarts);
+	foreach my $line (split /\n/, $log)
+	{
+		my ($at) = $line =~ /^(\d+\.\d+) / or next;
+		if ($line =~ /was terminated by signal 9/) { $since //= $at; }
+		elsif ($line =~ /reinitializing/) { $by_itself = 1; }
+		elsif ($line =~ /ready to accept/)
+		{
+			push @restarts, [ $since, $at ] if defined $since && $by_itself;
+			undef $_ for $since, $by_itself;
+		}
+	}
+	return @restarts;
+}
+
 # ------------------------------------------------------------------ what to say
 
 sub figures
@@ -530,8 +528,8 @@ sub figures
 	my @out;
 	my $say = sub { push @out, sprintf shift() . "\n", @_; };
 
-	$say->('seed %d, %d s, %d workers in 2 clusters, %d objects; lock %s%s, kinds %s, commit_guard %s, %s fence,%s faults: %s',
-		@$self{qw(seed seconds workers objects lock)}, $self->{peers} ? " beside $self->{peers}" : '', join('+', sort keys %{ $self->{takes} }), $self->{guard}, $self->{fence} ? 'with' : 'without', $self->{tls} ? ' TLS,' : '', $self->{faults});
+	$say->('seed %d, %d s, %d workers in 2 clusters, %d objects%s, kinds %s, commit_guard %s, %s fence,%s faults: %s',
+		@$self{qw(seed seconds workers objects)}, $self->{peers} ? " beside $self->{peers}" : '', join('+', sort keys %{ $self->{takes} }), $self->{guard}, $self->{fence} ? 'with' : 'without', $self->{tls} ? ' TLS,' : '', $self->{faults});
 	$say->('');
 	$say->('%-10s %8s %8s %8s %8s  %s', qw(call invoked ok failed unknown), 'SQLSTATE of the failed');
 	foreach my $call (qw(connect style begin lock token fence look read write notify abroad commit rollback unlock))
@@ -576,26 +574,6 @@ sub figures
 		$say->('!!! server %d says that its data are not the same as the leader\'s: from %s on, %d times', $server, $first, scalar @times) if @times;
 	}
 	return join '', @out;
-}
-
-sub picture
-{
-	my ($self, $file, $from, $to) = @_;
-	$from //= 0;
-	$to //= $from + 120;
-	$to = $self->{seconds} if $to > $self->{seconds};
-	open my $handle, '>', $file or die "$file: $!";
-	print $handle Torture::Picture::draw(
-		holds => [ $self->{checker}->holds ],
-		faults => [ $self->{checker}->faults ],
-		objects => $self->{list},
-		from => $from,
-		to => $to,
-		title => sprintf('who held what: seed %d, commit_guard %s, %s fence, lock %s; %d violations in %d s',
-			@$self{qw(seed guard)}, $self->{fence} ? 'with' : 'without', $self->{lock},
-			scalar($self->violations), $self->{seconds}));
-	close $handle or die "$file: $!";
-	return;
 }
 
 1;

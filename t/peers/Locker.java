@@ -250,18 +250,15 @@ public class Locker
 	// about it.
 	private static String hold(Locks locks, InterProcessMutex lock, boolean shared, Path counter) throws Exception
 	{
-		long asked = now();
 		lock.acquire();
 		long since = now();
-		long first = read(counter), second = first;
+		long n = read(counter);
 		Thread.sleep(shared ? 20 : 1);
-		if (shared) second = read(counter);
-		else Files.writeString(counter, first + 1 + "\n");
+		if (!shared) Files.writeString(counter, n + 1 + "\n");
 		long token = locks.token(lock);
 		long until = now();
 		lock.release();
-		return String.format("%s %d %d %d %d %d %d", shared ? "shared" : "exclusive", asked, since, until, token, first,
-			second);
+		return String.format("%s %d %d %d", shared ? "shared" : "exclusive", since, until, token);
 	}
 
 	private static long read(Path counter) throws Exception

@@ -132,22 +132,20 @@ def run(path, seconds, name, share, counter, log):
         while time.monotonic() < end and not errors:
             mode = "shared" if turns and chance.random() * 100 < int(share) else "exclusive"
             turns += 1
-            asked = now()
             if not lock[mode].acquire():
                 raise Exception("acquire returned False")
             since = now()
-            first = read(counter)
-            time.sleep(0.02 if mode == "shared" else 0.001)
             if mode == "shared":
-                second = read(counter)
+                time.sleep(0.02)
             else:
-                second = first
-                write(counter, first + 1)
+                n = read(counter)
+                time.sleep(0.001)
+                write(counter, n + 1)
             czxid = token(client, path, lock[mode])
             until = now()
             if not lock[mode].release():
                 raise Exception("release returned False")
-            line = "%d %s %d %d %d %d %d %d\n" % (number, mode, asked, since, until, czxid, first, second)
+            line = "%d %s %d %d %d\n" % (number, mode, since, until, czxid)
             os.write(log, line.encode())
             holds.append(number)
 

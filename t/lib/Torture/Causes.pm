@@ -9,7 +9,7 @@ Torture::Causes - which faults can explain what happened to a worker
 
   my $causes = Torture::Causes->new(session_timeout => 2, tick => 0.5, homes => { 1 => 0, 2 => 1 });
   $causes->fault($time, $number, 'begin', { kind => 'cut', server => 1 });
-  $causes->connected($cluster, $since, $time);
+  $causes->restarted($cluster, $from, $to);
   $causes->connection($worker, $server, $from, $to);
   $causes->run_ended($time);
   $causes->explain({ worker => $n, ... }, $from, $to) or ...;     # the faults
@@ -47,7 +47,7 @@ our $ALLOWANCE = 1;    # s, for a busy machine
 # is long enough, or none; and further SQLSTATEs.
 # (A backend that is killed takes all others of its cluster with it.)
 my %KIND = (
-	(map { $_ => [ 'all', 'every' ] } qw(outage standstill leader_kill leader_cut leader_left ensemble_restart)),
+	(map { $_ => [ 'all', 'every' ] } qw(outage standstill leader_kill leader_cut ensemble_restart)),
 	leader_stop => [ 'all', 'silence' ],
 	(map { $_ => [ 'server', 'every' ] } qw(follower_kill rolling_restart link_stall link_flap disk_full swallow flap drop connections)),
 	(map { $_ => [ 'server', 'silence' ] } qw(follower_stop cut link_one_way slow_sync delay blackhole one_way)),
@@ -82,17 +82,14 @@ sub fault
 	return;
 }
 
-# Somebody has connected to this cluster.  Whoever kills a backend takes all others with it,
-# and the cluster is not back before they all have gone: also those that are stopped.
-sub connected
+# A server of this cluster said then that one of its processes was killed, and later that
+# it is ready again.  Whoever kills a backend takes all others with it, and they all have
+# to go before: also those that are stopped.
+sub restarted
 {
-	my ($self, $cluster, $since, $time) = @_;
-	foreach my $fault (grep { $_->{kind} eq 'backend_kill' && ($_->{cluster} // '') eq $cluster } values %{ $self->{faults} })
-	{
-		next if $fault->{back} || $fault->{begin} > $since;
-		$fault->{back} = 1;
-		$fault->{end} = max($fault->{end} // 0, $time);
-	}
+	my ($self, $cluster, $from, $to) = @_;
+	my ($fault) = grep { $_->{kind} eq 'backend_kill' && ($_->{cluster} // '') eq $cluster && $_->{begin} <= $from } reverse $self->faults;
+	$fault->{end} = max($fault->{end} // 0, $to) if $fault;
 	return;
 }
 

@@ -24,8 +24,6 @@ and ZooKeeper's own log, which node was there when.
 From the tables:
 
   lost update       a writer read another value than the previous one wrote
-  lost element      a committed element of a set is missing, or an element is
-                    there that was never committed, or twice
   sequence          the numbers of an object's writes are not 1, 2, 3, ...
   final value       an object does not have the value that was written last
   token order       a commit whose token is not greater than the previous one
@@ -84,6 +82,12 @@ use List::Util qw(max min);
 use Torture::Causes;
 use Torture::Ledger;
 use Torture::Sweep;
+
+# All that it, or others, can find
+our @KINDS = (
+	'lost update', 'sequence', 'final value', 'token order', 'no token', 'overlap', 'two holders', 'same token', 'promise',
+	'late answer', 'order', 'no end', 'refusal', 'error', 'changed under a reader', 'stale read', 'no node', 'loss', 'hand', 'turn',
+	'stale grant', 'late grant', 'late release', 'needless refusal', 'late commit', 'leak');
 
 # How much earlier one must have asked to be certainly ahead in the queue, in
 # seconds
@@ -184,7 +188,6 @@ sub event
 	@$invoked{qw(answered got)} = ($time, $more->{got}) if $invoked;
 	my $since = $invoked ? $invoked->{time} : $time;
 	push @{ $self->{backends}{ $more->{pid} } }, [ $time, $who ] if $call =~ /^(?:connect|backend)$/ && $more->{pid};
-	$self->{causes}->connected($more->{cluster}, $since, $time) if $call eq 'connect' && $more->{pid};
 	push @{ $self->{looks}{ $more->{hold} } }, { seq => $more->{got}, invoked => $since, answered => $time } if $call eq 'look' && $phase eq 'ok';
 	$self->{commits}{$op} = { phase => $phase, invoked => $since, answered => $time, state => $more->{state}, worker => $who, map { $_ => $more->{$_} } qw(cluster abroad notifies warning) }
 	  if $call eq 'commit' && !$more->{only_lock};
@@ -244,7 +247,7 @@ sub history { my ($self, $row) = @_; push @{ $self->{history} }, $row; return; }
 # cluster }
 sub abroad { my ($self, $row) = @_; push @{ $self->{abroad} }, $row; return; }
 
-# { id, kind, value, seq, members => [ ... ] }
+# { id, kind, value, seq }
 sub object { my ($self, $object) = @_; $self->{objects}{ $object->{id} } = $object; return; }
 
 # ------------------------------------------------------------ ZooKeeper's account
@@ -254,6 +257,9 @@ sub node { my ($self, $node) = @_; $self->{ledger}->node($node); return; }
 
 # A change in its log: zxid, time, whether it is in doubt
 sub logged { my ($self, @change) = @_; $self->{ledger}->logged(@change); return; }
+
+# A server of this cluster started again by itself, as a process of its had been killed
+sub restarted { my ($self, @restart) = @_; $self->{causes}->restarted(@restart); return; }
 
 # This session was connected to this server at that time
 sub connection { my ($self, $session, @connection) = @_; push @{ $self->{connections} }, [ $session, @connection ]; return; }
@@ -305,52 +311,29 @@ sub _worker_of
 	return $backend ? $backend->[1] : undef;
 }
 
-# How much of the run was judged: [ promise, how much ], ...
+# How much of the run was judged: [ what, how much ], ...  (Of what is due, in seconds: how
+# long it took when nothing hindered it, how long something did, and the longest time.)
 sub judged
 {
 	my ($self) = @_;
-	my $j = $self->{ledger}->judged;
-	my @holds = $self->holds;
-	my %seconds;
-	foreach my $hold (@holds)
+	my $by_kind = sub { my ($of) = @_; return join(', ', map { "$_ $of->{$_}" } sort keys %$of) || 'nothing'; };
+	my %judged = (%{ $self->{ledger}->judged }, map({ $_ => $self->{$_} // 0 } qw(conflicts guarded notified ordered readers read_twice readers_at_standby compared)));
+	my (%kinds, %faults, %workers);
+	foreach my $hold ($self->holds)
 	{
-		$seconds{certain} += max(0, $hold->{until} - $hold->{begin});
-		$seconds{all} += max(0, ($hold->{left} // $hold->{end}) - $hold->{begin});
+		$kinds{ $hold->{kind} // 'exclusive' }++;
+		$workers{ $hold->{worker} } = 1;
 	}
-	my %workers = map { $_->{worker} => 1 } @holds;
-	my $share = sub { my ($part, $whole) = @_; return $whole ? sprintf '%.1f %%', 100 * $part / $whole : 'none'; };
-	my $in_time = sub {
-		my ($kind) = @_;
-		my ($due, $excused) = map { $j->{"$kind $_"} // 0 } qw(seconds excused);
-		return sprintf '%s of %.1f s in which one was due; longest %.2f s', $share->($due, $due + $excused), $due + $excused, $j->{"$kind longest"} // 0;
-	};
-	my $by_kind = sub { my ($of) = @_; return join ', ', map { "$_ $of->{$_}" } sort keys %$of; };
-	my (%kinds, $turns, $waits);
-	$kinds{ $_->{kind} // 'exclusive' }++ for @holds;
-	$turns += $_ for 0, values %{ $j->{turns} // {} };
-	$waits += $_ for 0, values %{ $j->{waits} // {} };
-	my @errors = @{ $self->{errors} // [] };
-	my $refusals = grep { $_->{state} eq '40001' } @errors;
-	my %faults;
 	$faults{ $_->[0] }++ for @{ $self->{foreign_faults} };
-	return (
-		[ 'kinds of holds', $by_kind->(\%kinds) ],
-		(%{ $self->{foreign} } ? [ 'what other clients did to themselves', $by_kind->(\%faults) || 'nothing' ] : ()),
-		[ 'one holder at a time', sprintf '%d of %d holds beside a conflicting one; %s of %.1f s held were certain',
-			$self->{conflicts} // 0, scalar @holds, $share->($seconds{certain} // 0, $seconds{all} // 0), $seconds{all} // 0 ],
-		[ "in ZooKeeper's log", sprintf '%d holds of %d; %d of them lost before they were given back', $j->{holds} // 0, scalar @holds, $j->{lost} // 0 ],
-		[ 'in turn', sprintf '%d holds (%s), %d of which had to wait (%s)', $turns, $by_kind->($j->{turns} // {}), $waits, $by_kind->($j->{waits} // {}) ],
-		[ 'refused, as somebody else has it', sprintf '%d calls', $j->{refusals} // 0 ],
-		[ 'grants in time', $in_time->('late grant') ],
-		[ 'releases in time', sprintf '%d nodes, %d downgrades; %s', map({ $j->{$_} // 0 } qw(releases downgrades)), $in_time->('late release') ],
-		[ 'nothing changes under a reader', sprintf '%d holds, of which %d read twice and %d at a standby; %d writes that came later were compared',
-			map { $_ // 0 } @{$self}{qw(readers read_twice readers_at_standby compared)} ],
-		$self->_judged_promotions,
-		[ 'commits before the loss', sprintf '%d of %d, and %d through postgres_fdw; %d notifications were listened for', ($self->{guarded} // 0) - @{ $self->{abroad} },
-			scalar @{ $self->{history} }, scalar @{ $self->{abroad} }, $self->{notified} // 0 ],
-		[ 'no loss, refusal or error without a cause',
-			sprintf '%d refusals, %d other errors; a fault would have explained none in %s of the time of all workers',
-			$refusals, @errors - $refusals, $share->($self->{causes}->judged(keys %workers), 1) ]);
+	@judged{ 'kinds of holds', 'what other clients did to themselves', 'errors', 'share of the time of all workers in which no fault would have explained one' } =
+	  (\%kinds, \%faults, scalar @{ $self->{errors} // [] }, sprintf '%.1f %%', 100 * $self->{causes}->judged(keys %workers));
+	my @promoted = grep { $_->{kind} eq 'promote' } $self->faults;
+	$judged{'acknowledged before a promotion'} = grep {
+		my $commit = $_;
+		$commit->{phase} eq 'ok' && grep { $_->{cluster} eq $commit->{cluster} && $_->{begin} >= $commit->{answered} } @promoted;
+	} values %{ $self->{commits} };
+	$judged{'- of these, canceled while they waited for the standby, and lost'} = $self->{went_with_primary} // 0;
+	return map { [ $_, ref $judged{$_} ? $by_kind->($judged{$_}) : $judged{$_} =~ s/(\.\d\d)\d+$/$1/r ] } sort keys %judged;
 }
 
 # What ZooKeeper itself has lost, and what was not judged for that reason: lines of text
@@ -373,18 +356,6 @@ sub losses
 	my $j = $self->{ledger}->judged;
 	return (@lines, sprintf 'not judged, therefore: %d holds, %d releases, %d refusals',
 		scalar(grep { $_->{unsure} } $self->holds), map { $j->{"lost $_"} // 0 } qw(releases refusals));
-}
-
-sub _judged_promotions
-{
-	my ($self) = @_;
-	my @promoted = grep { $_->{kind} eq 'promote' } $self->faults or return;
-	my $kept = grep {
-		my $commit = $_;
-		$commit->{phase} eq 'ok' && grep { $_->{cluster} eq $commit->{cluster} && $_->{begin} >= $commit->{answered} } @promoted;
-	} values %{ $self->{commits} };
-	return [ 'a standby that is promoted has what was acknowledged', sprintf '%d promotions, %d commits before them; %d of these were canceled while they waited for it, and are lost',
-		scalar @promoted, $kept, $self->{went_with_primary} // 0 ];
 }
 
 # The writes of an object, in the order in which they became visible
@@ -415,22 +386,7 @@ sub _check_chain
 	$self->found('sequence', "object $id: its counter is $object->{seq} after " . @writes . ' writes')
 	  if $object->{seq} != @writes;
 
-	if ($kind eq 'set')
-	{
-		my %there;
-		$there{$_}++ for @{ $object->{members} };
-		my %committed = map { $_->{op} => 1 } @writes;
-		$self->found('lost element', "object $id: $_ was committed and is not there")
-		  for grep { !$there{$_} } sort { $a <=> $b } keys %committed;
-		$self->found('lost element', "object $id: $_ is there and was never committed")
-		  for grep { !$committed{$_} } sort { $a <=> $b } keys %there;
-		$self->found('lost element', "object $id: $_ is there $there{$_} times")
-		  for grep { $there{$_} > 1 } sort { $a <=> $b } keys %there;
-	}
-	elsif ($object->{value} != $value)
-	{
-		$self->found('final value', "object $id is $object->{value}, the last write made it $value");
-	}
+	$self->found('final value', "object $id is $object->{value}, the last write made it $value") if $object->{value} != $value;
 	return;
 }
 

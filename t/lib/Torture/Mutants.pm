@@ -29,13 +29,9 @@ To add a mutant is to add an entry to the table:
   convicted  kinds of violations (see Torture::Checker), one of which must be found
 
 or, in the place of the last two, what else shows it, since the moment never comes by
-chance: subtests of another file, which must fail; or why nobody can notice it:
+chance: subtests of another file, which must fail:
 
   test       [ file in t/, without .pl, subtest, ... ]
-  equivalent
-
-An equivalent mutant is listed since it looks like one that must be convicted, and
-somebody would add it.
 
 =cut
 
@@ -46,8 +42,7 @@ use warnings;
 
 # What the runs need: faults, their moments, how crowded the queues are.  "sure" means
 # that the violation comes up so often in these seconds that a run without it is out of
-# the question; the others are tested only where somebody asks for them.  "holds": how
-# many the real thing has at least, on a machine that is very busy; default 5.
+# the question; the others are tested only where somebody asks for them.
 our %SCENE = (
 	crowd => {
 		what => 'long queues and no fault',
@@ -79,18 +74,6 @@ our %SCENE = (
 			seconds => 15, faults => 'backend_stop', moment => 'critical', pause => [ 0.3, 0.8 ], kinds => 'exclusive', contents => ['counter'], objects => 4,
 			fence => 0
 		}
-	},
-	asleep_in_line => {
-		what => 'who is next sleeps for longer than its session lives, and then reads that the lock is free: see Torture::Play',
-		sure => 1,
-		holds => 2,
-		options => { play => 'asleep_in_line' }
-	},
-	leader_left => {
-		what => "the holder's server has been left by its followers, and believes that it leads: see Torture::Play",
-		sure => 1,
-		holds => 2,
-		options => { play => 'leader_left', fence => 0, sync_limit => 60 }
 	},
 	handovers => {
 		what => 'as many of them as possible',
@@ -189,8 +172,7 @@ our @MUTANTS = (
 			],
 			[ 'lock/queue/place.c', 'proof = zkb_prove(nodes, n, ZKS_GRANT, 0, c->wait, zkb_wait_answer_due(c->wait));', 'proof = ZKB_PROVEN;' ]
 		],
-		scene => 'asleep_in_line',
-		convicted => ['stale grant']
+		test => [ '014_ensemble', 'a grant that no quorum has confirmed' ]
 	},
 	{
 		name => 'sync_for_proof',
@@ -202,8 +184,7 @@ our @MUTANTS = (
 				  . "\tr->op = ZOO_MULTI_OP;\n"
 			]
 		],
-		scene => 'leader_left',
-		convicted => [ 'late commit', 'lost update' ]
+		test => [ '014_ensemble', 'a leader without followers, and an event of before' ]
 	},
 	{
 		name => 'no_own_watch',
@@ -220,17 +201,6 @@ our @MUTANTS = (
 		],
 		scene => 'breaks',
 		convicted => [ 'late commit', 'stale grant' ]
-	},
-	{
-		name => 'watches_of_old_connections',
-		what => 'who has reconnected goes on with the watches that it had',
-		edits => [ [ 'lock/queue/blockers.c', "\tif (info->epoch != p->list_epoch)\n\t\treturn LIST_AGAIN;\n", '' ] ],
-		equivalent => q{
-			The client library sets all watches again on the new connection, and the server
-			answers with an event for each node that is gone, and for each directory that has
-			changed.  A watch that was not answered when the connection broke has failed.  In
-			each case the list is read again, since look_at_blockers() takes no event of another
-			connection for a turn.}
 	},
 	{
 		name => 'list_without_proof',
@@ -253,15 +223,6 @@ our @MUTANTS = (
 		what => 'a watch is kept where no event looks for it',
 		edits => [ [ 'zk/watch.c', 'LIST_INSERT_HEAD(chain_of(s, path), w, in_chain);', 'LIST_INSERT_HEAD(&s->watches.chains[0], w, in_chain);' ] ],
 		test => [ '025_commit_guard', 'several locks, one of them deleted by hand' ]
-	},
-	{
-		name => 'event_before_list',
-		what => 'an event is dropped while the list is asked for anew, with the watch that it is for',
-		edits => [ [ 'zk/watch.c', 'w->info.state == ZKR_WATCH_PENDING || !concerns', 'w->in_flight || !concerns' ] ],
-		equivalent => q{
-			The answer comes behind the event, and shows what it has told; whoever asked for it
-			waits for it.  Where there is no answer, the connection is gone, and no watch of it is
-			relied on.}
 	},
 
 	# a grant without a list
@@ -344,14 +305,6 @@ our @MUTANTS = (
 			[ 'zklock.c', "left = leave_snapshot(fcinfo);\n", "left = leave_snapshot(fcinfo);\n\tpath = zkb_path_argument(fcinfo);\n" ]
 		],
 		test => [ '108_procedures', 'without a snapshot' ]
-	},
-	{
-		name => 'isolation_ignored',
-		what => 'a procedure gives up the snapshot of its statement under REPEATABLE READ, too',
-		edits => [ [ 'backend/internals.h', 'IsolationUsesXactSnapshot() || ', '' ] ],
-		equivalent => q{
-			PostgreSQL keeps a reference of its own to the transaction's snapshot until the end, and
-			makes the same one active again.  But it is not for us to rely on that.}
 	},
 	{
 		name => 'no_snapshot_afterwards',
@@ -581,9 +534,6 @@ sub named
 	return $mutant // die "no such mutant: $name (there are: " . join(' ', map { $_->{name} } @MUTANTS) . ")\n";
 }
 
-# Those that can be convicted
-sub guilty { return grep { !$_->{equivalent} } @MUTANTS; }
-
 # The options of Torture->new, without other clients in the queues, who only take time
 sub options { my ($scene) = @_; return (peers => 'no', %{ $SCENE{$scene}{options} }); }
 
@@ -637,7 +587,6 @@ sub complaints
 		my $name = $mutant->{name};
 		push @wrong, "$name is there twice" if $seen{$name}++;
 		push @wrong, $@ =~ s/\n\z//r unless eval { _changed($mutant, $tree); 1 };
-		next if $mutant->{equivalent};
 		if ($mutant->{test})
 		{
 			my ($test, @subtests) = @{ $mutant->{test} };

@@ -20,7 +20,6 @@ without a timeout:
 The protected objects are:
 
   counter   reads a number, writes that plus one
-  set       reads a list, writes it with an element of its own added
   register  writes a number, without reading
   places    has nothing that could be written
 
@@ -40,7 +39,7 @@ Some of the transactions in the session that has the lock also notify, or insert
 in the other cluster, through postgres_fdw.  (Not both: a COMMIT that waits for another
 notifier for too long is refused after its row is committed there.)
 
-With the fence, counters and sets are fenced before they are read: an older
+With the fence, counters are fenced before they are read: an older
 holder that has not committed by then no longer can.  Registers are fenced just
 before they are written.  Readers cannot be fenced.
 
@@ -431,30 +430,13 @@ sub _write
 	if ($kind eq 'register') { $self->_think($think); }
 	$self->_fence($d, $hold);
 	my $answer = $self->_call($d, 'read',
-		"SELECT value, members, clock_timestamp() FROM object WHERE id = $id");
-	my ($value, $members, $granted) = split /\|/, $answer, 3;
+		"SELECT value, clock_timestamp() FROM object WHERE id = $id");
+	my ($value, $granted) = split /\|/, $answer, 2;
 	$self->_think($think) if $kind ne 'register';
 
-	my ($set, $read, $written);
-	if ($kind eq 'counter')
-	{
-		($read, $written) = ($value, $value + 1);
-		$set = "value = $written";
-	}
-	elsif ($kind eq 'set')
-	{
-		my @members = $members =~ /\d+/g;
-		push @members, $self->{op};
-		($read, $written) = (@members - 1, scalar @members);
-		$set = "members = '{" . join(',', @members) . "}'";
-	}
-	else
-	{
-		($read, $written) = ('NULL', $self->{op});
-		$set = "value = $written";
-	}
+	my ($read, $written) = $kind eq 'counter' ? ($value, $value + 1) : ('NULL', $self->{op});
 	$self->_call($d, 'write',
-		"WITH written AS (UPDATE object SET $set, seq = seq + 1 WHERE id = $id RETURNING seq)
+		"WITH written AS (UPDATE object SET value = $written, seq = seq + 1 WHERE id = $id RETURNING seq)
 		INSERT INTO history (op, object, worker, hold, token, granted, seq, read, written)
 		SELECT $row, '$granted', seq, $read, $written FROM written");
 	return;

@@ -37,7 +37,6 @@ use PostgreSQL::Test::Utils;
 use Deadline;
 use Torture;
 use Torture::Mutants;
-use Torture::Play;
 
 my $root = abs_path("$FindBin::RealBin/..");
 my $runs = 0;
@@ -76,12 +75,7 @@ sub _install
 	return $pg . ($bin =~ s{/bin$}{}r);
 }
 
-sub _run
-{
-	my (%opt) = @_;
-	my $class = $opt{play} ? 'Torture::Play' : 'Torture';
-	return $class->new(%opt, name => ++$runs)->execute;
-}
+sub _run { return Torture->new(@_, name => ++$runs)->execute; }
 
 sub of { my ($mutant, %opt) = @_; return _run(Torture::Mutants::options($mutant->{scene}), installation => _install($mutant), %opt); }
 sub of_real_thing { my ($scene, %opt) = @_; return _run(Torture::Mutants::options($scene), %opt); }

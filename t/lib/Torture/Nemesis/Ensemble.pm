@@ -94,22 +94,6 @@ sub _leader_cut
 	return sub { $self->{ensemble}->mend; };
 }
 
-# The others also start again, and so do not know it, and choose another leader; it
-# learns nothing of that until syncLimit.  (Had they only lost their connections, the
-# first to look for a leader would hear from it, and from the other follower, that it
-# leads, and wait for it.)  See Torture::Play.
-sub _leader_left
-{
-	my ($self, $f) = @_;
-	my $leader = $self->_a($f, 'leader') or return;
-	my @followers = grep { $_ != $leader } $self->{ensemble}->nodes;
-	$self->_log($f, 'begin', server => $leader->{id});
-	$self->{ensemble}->cut($_, $leader) for @followers;
-	$_->kill9 for @followers;
-	$_->start(no_wait => 1) for @followers;
-	return sub { $self->{ensemble}->mend; };
-}
-
 sub _ensemble_restart
 {
 	my ($self, $f) = @_;
