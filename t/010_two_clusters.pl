@@ -20,40 +20,29 @@ my $main = zk_cluster(
 	max_replication_slots => 10,
 	hot_standby => 'on',
 	max_worker_processes => 8,
-	autovacuum_naptime => '1s',
 	restart_after_crash => 'on');
 my $other = zk_cluster('other', $zk);
-
-sub look
-{
-	my ($who, $path) = @_;
-	return 'held' if $who->value("SELECT zk_try_lock('$path')") eq 'f';
-	$who->value("SELECT zk_unlock('$path')");
-	return 'free';
-}
 
 #
 # Every session excludes every other, whatever its cluster and database.
 #
 {
-	$_->safe_psql('postgres', 'CREATE DATABASE other') for $main, $other;
-	$_->safe_psql('other', 'CREATE EXTENSION zklock') for $main, $other;
-	my %at = (
-		'A' => zk_session($main),
-		'A, another database' => zk_session($main, dbname => 'other'),
-		'B' => zk_session($other),
-		'B, another database' => zk_session($other, dbname => 'other'));
-
-	foreach my $owner (sort keys %at)
+	my @all;
+	foreach my $cluster ($main, $other)
 	{
-		$at{$owner}->value(q{SELECT zk_lock('/everywhere')});
-		my @refused = grep { look($at{$_}, '/everywhere') eq 'held' } sort keys %at;
-		is_deeply(\@refused, [ grep { $_ ne $owner } sort keys %at ],
-			"a lock held in $owner excludes all others");
-		is(look($at{A}, '/elsewhere'), 'free', 'and from no other path');
-		$at{$owner}->value(q{SELECT zk_unlock('/everywhere')});
+		$cluster->safe_psql('postgres', 'CREATE DATABASE other');
+		$cluster->safe_psql('other', 'CREATE EXTENSION zklock');
+		push @all, map { zk_session($cluster, dbname => $_) } qw(postgres other);
 	}
-	$_->quit for values %at;
+	foreach my $owner (@all)
+	{
+		$owner->value(q{SELECT zk_lock('/everywhere')});
+		my @others = grep { $_ != $owner } @all;
+		is(join('', map { $_->value(q{SELECT zk_try_lock('/everywhere')}) } @others), 'fff', 'a lock that is held excludes all others');
+		is($others[0]->value(q{SELECT zk_try_lock('/elsewhere'), zk_unlock('/elsewhere')}), 't|t', 'and from no other path');
+		$owner->value(q{SELECT zk_unlock('/everywhere')});
+	}
+	$_->quit for @all;
 	zk_nothing_left($zk, 'nothing is left in ZooKeeper', sessions => 0);
 }
 
@@ -64,30 +53,22 @@ my $other_admin = zk_session($other);
 
 sub contenders { return scalar $zk->children("/zklock$_[0]"); }
 
-# A table that autovacuum will process during all the rest
-$admin->value(
-	q{CREATE TABLE dead (i int) WITH (autovacuum_vacuum_threshold = 1, autovacuum_vacuum_scale_factor = 0);
-	INSERT INTO dead SELECT generate_series(1, 1000); DELETE FROM dead});
-
-subtest 'triggers and loops, with a ZooKeeper of their own that comes and goes' => sub {
-	my $its_zk = ZooKeeper->new->start;
-	my $s = zk_session($main,
-		options => '-c zklock.hosts=' . $its_zk->hosts . ' -c zklock.session_timeout=60s');
+subtest 'triggers and loops, with a ZooKeeper that comes and goes' => sub {
+	my $proxy = ZkProxy->new($zk);
+	my $s = zk_session_with($main, hosts => $proxy, session_timeout => '60s');
 
 	# operation_timeout while ZooKeeper does not answer, and a few times that; 10,000
 	# times would be four hours
 	my $short = q{SET LOCAL zklock.operation_timeout = '1500ms'};
 	my $SOON = 5;
 
-	# Resume the server, or start it, and wait until nothing is stuck any
-	# longer.
+	# It answers again, and nothing is stuck any longer.
 	my $again = sub {
-		if ($its_zk->running) { $its_zk->resume; }
-		else { $its_zk->start; }
+		$proxy->pass;
 		zk_wait_session($s, 'connected');
 		zk_until(sub { $s->value(q{SELECT count(*) FROM zk_locks WHERE state <> 'held'}) == 0 }, 'its locks to be certain');
 	};
-	my $kill = sub { $its_zk->kill9; zk_wait_session($s, 'suspended'); };
+	my $kill = sub { $proxy->cut_off; zk_wait_session($s, 'suspended'); };
 	my $soon = sub {
 		my ($sql, $states, $name) = @_;
 		my $r = $s->query($sql);
@@ -104,11 +85,11 @@ subtest 'triggers and loops, with a ZooKeeper of their own that comes and goes' 
 
 	# the trigger, which does not wait for each row
 	$s->value(qq{BEGIN; SELECT zk_xact_lock('/rows'); $short});
-	$its_zk->suspend;
+	$proxy->blackhole;
 	$soon->($insert, qr/^(58030)?$/, 'a row trigger on 10,000 rows while ZooKeeper hangs');
 	$soon->('ROLLBACK', qr/^$/, '- and the end of the transaction');
 	$again->();
-	zk_nothing_left($its_zk, '- which is made good later');
+	zk_nothing_left($zk, '- which is made good later');
 
 	$s->value(qq{BEGIN; SELECT zk_xact_lock('/rows'); SAVEPOINT s; $short});
 	$kill->();
@@ -118,7 +99,7 @@ subtest 'triggers and loops, with a ZooKeeper of their own that comes and goes' 
 	$again->();
 	is($s->value(q{SELECT state FROM zk_locks}), 'held', '- and held when ZooKeeper is back in time');
 	is($s->query("$insert; COMMIT")->{state}, '', '- so that the transaction can go on');
-	zk_nothing_left($its_zk, '- to its end');
+	zk_nothing_left($zk, '- to its end');
 
 	# the loop (while ZooKeeper is up: sql/places)
 	my $loop = sub {
@@ -140,14 +121,13 @@ subtest 'triggers and loops, with a ZooKeeper of their own that comes and goes' 
 		},
 		'the session is known to live');
 	$s->value(q{SELECT zk_unlock('/loop'); BEGIN; SELECT zk_lock('/loop')});
-	$its_zk->suspend;
+	$proxy->blackhole;
 	$soon->($loop->(q{PERFORM zk_lock('/loop'), zk_xact_lock('/loop');}), qr/^$/, '10,000 EXCEPTION blocks while ZooKeeper hangs');
 	is($s->value(q{SELECT count FROM zk_locks}), 1, '- and the count is right');
-	$its_zk->resume;
+	$proxy->pass;
 
 	$s->value(q{SELECT zk_lock('/loop')});
 	$kill->();
-	$soon->($loop->(''), qr/^$/, '10,000 EXCEPTION blocks with ZooKeeper dead and a lock held');
 	my $r = $s->query(
 		qq{SAVEPOINT s; $short; } . q{SET LOCAL statement_timeout = '1s'; DO $$ BEGIN FOR i IN 1 .. 10000 LOOP
 			BEGIN PERFORM zk_lock('/loop'); EXCEPTION WHEN io_error THEN NULL; END; END LOOP; END $$});
@@ -158,10 +138,10 @@ subtest 'triggers and loops, with a ZooKeeper of their own that comes and goes' 
 	is($s->query('COMMIT')->{state}, '', '- and the transaction goes on');
 	is($s->value(q{SELECT count, state FROM zk_locks}), '2|held', '- with its lock');
 	$s->value('SELECT zk_unlock_all()');
-	zk_nothing_left($its_zk, '- and leaves nothing');
+	zk_nothing_left($zk, '- and leaves nothing');
 	is($s->value($memory), $before, '- nor any memory');
 	$s->quit;
-	zk_nothing_left($its_zk, 'and the session goes with its backend', sessions => 0);
+	zk_nothing_left($zk, 'and the session goes with its backend', sessions => 0);
 };
 
 # the apply worker of a subscription, which runs triggers without a portal
@@ -232,15 +212,6 @@ subtest 'other servers in the same transaction' => sub {
 		'OK|t', '- which may take the lock when it is free');
 };
 
-subtest 'autovacuum has nothing to do with it' => sub {
-	my $s = zk_session($main);
-	$s->value(q{SELECT zk_lock('/vacuum')});
-	zk_until(sub { $zk->sessions == 1 }, 'those of before to end');
-	zk_until(sub { $admin->value(q{SELECT autovacuum_count FROM pg_stat_user_tables WHERE relname = 'dead'}) > 0 },
-		'autovacuum');
-	is(scalar $zk->sessions, 1, 'autovacuum has worked, without a session in ZooKeeper');
-};
-
 subtest 'a hot standby, and its promotion' => sub {
 	$main->safe_psql('postgres', 'CREATE DATABASE doomed');
 	$main->safe_psql('doomed', 'CREATE EXTENSION zklock');
@@ -257,17 +228,6 @@ subtest 'a hot standby, and its promotion' => sub {
 	$s->value('ROLLBACK');
 	is($p->value(q{SELECT zk_lock('/standby/xact')}), 't', '- until the end of the transaction');
 	is($s->value(q{SELECT zk_try_lock('/standby/xact')}), 'f', 'a lock of the primary excludes the standby');
-
-	is( $s->value(
-			q{SELECT zk_lock_shared('/kinds/shared'), zk_lock_many('{/kinds/a,/kinds/b}'), zk_semaphore_acquire('/kinds/place', 1)}),
-		't|t|t', 'shared, several and a semaphore on a hot standby');
-	is( $p->value(
-			q{SELECT zk_try_lock('/kinds/shared'), zk_try_xact_lock_shared('/kinds/shared'), zk_try_lock('/kinds/b'),
-				zk_semaphore_acquire('/kinds/place', 1, '0')}),
-		'f|t|f|f', '- exclude the primary, or share with it');
-	is( $s->value(
-			q{SELECT zk_unlock_shared('/kinds/shared'), zk_unlock('/kinds/a'), zk_unlock('/kinds/b'), zk_semaphore_release('/kinds/place')}),
-		't|t|t|t', '- and are given back');
 
 	$waiter->send(q{CALL zk_acquire('/standby')});
 	zk_wait_queued($zk, $waiter);

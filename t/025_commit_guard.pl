@@ -1,7 +1,6 @@
 # The commit guard: the requests of a COMMIT to ZooKeeper, counted, and what it
 # does when a hold of any kind is gone, or when ZooKeeper cannot be asked.  Each kind
-# is given back by its own function, and the others are unaffected.  Also, which token
-# zk_lock_token and zk_fence use.
+# is given back by its own function, and the others are unaffected.
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
@@ -39,14 +38,6 @@ sub await_sleep
 zk_foreign_server($node, loopback => $node);
 $admin->value(q{CREATE FOREIGN TABLE there (who text) SERVER loopback OPTIONS (table_name 'remote')});
 
-my @proxies;    # kept until the end, so that sessions can close properly
-
-sub new_proxy
-{
-	push @proxies, ZkProxy->new($zk);
-	return $proxies[-1];
-}
-
 # Delete nodes as an administrator may do by hand: those with these names
 # (default: all) in the directory of a lock.  One client does it all, so that the
 # deletes are the only transactions.
@@ -59,6 +50,8 @@ sub delete_by_hand
 	return $hand->delete("/zklock$path") if $there && $there->{ephemeralOwner};    # a single one
 	return $hand->delete_contenders("/zklock$path", @like);
 }
+
+sub counted { return zk_counted_session($node, $zk, 0, @_); }
 
 # Two tests: a statement fails, since somebody has deleted that after these were executed
 sub is_lost_meanwhile
@@ -78,13 +71,6 @@ sub rows
 
 # -------------------------------------------------------------------- the costs
 
-sub await_answer
-{
-	my ($proxy, $operation) = @_;
-	zk_until(sub { grep { $_->[1] eq '<' && $_->[2] eq $operation } $proxy->log }, "the answer to a $operation");
-	return;
-}
-
 sub cost_of
 {
 	my %cost = cost($zk, @_);
@@ -92,11 +78,10 @@ sub cost_of
 }
 
 subtest 'what a COMMIT costs' => sub {
-	my $proxy = new_proxy();
 	foreach my $guard (qw(off on strict))
 	{
 		# releases are confirmed when COMMIT returns, so that they are counted
-		my $session = zk_session_with($node, hosts => $proxy, commit_guard => $guard, release_timeout => '1s', session_timeout => '1h');
+		my ($session, $proxy) = counted(commit_guard => $guard, release_timeout => '1s', session_timeout => '1h');
 		my $asks = $guard eq 'strict' ? 1 : 0;
 
 		foreach my $k (1, 5, 50)
@@ -132,7 +117,7 @@ subtest 'what a COMMIT costs' => sub {
 		{
 			my ($before, $sql, $n, $what) = @$_;
 			$session->value($before) if $before;
-			await_answer($proxy, 'delete') if $before =~ /savepoint/;
+			$proxy->wait_answers('delete') if $before =~ /savepoint/;
 			is_deeply(cost_of($session, $proxy, $sql), { requests => $n ? 'multi' : '', transactions => $n }, "$guard: $what: $n");
 		}
 		$session->quit;
@@ -141,44 +126,33 @@ subtest 'what a COMMIT costs' => sub {
 };
 
 # An older lock
-my $aging_proxy = new_proxy();
-my $aging = zk_session_with($node, hosts => $aging_proxy, session_timeout => '20s');
+my ($aging, $aging_proxy) = counted(session_timeout => '20s');
 $aging->value(q{BEGIN; INSERT INTO t VALUES ('aging'); SELECT zk_lock('/aging')});
-my $doubting_proxy = new_proxy();
-my $doubting = zk_session_with($node, hosts => $doubting_proxy, session_timeout => '20s', cancel_on_loss => 'doubt');
+my ($doubting, $doubting_proxy) = counted(session_timeout => '20s', cancel_on_loss => 'doubt');
 $doubting->value(q{BEGIN; INSERT INTO t VALUES ('doubting'); SELECT zk_lock('/doubting')});
 my $aging_since = time;
 
-# For a process that is stopped for a while, see below
-my $paused_proxy = new_proxy();
-my $paused = zk_session_with($node, hosts => $paused_proxy, session_timeout => '45s');
-$paused->value(q{BEGIN; INSERT INTO t VALUES ('paused'); SELECT zk_lock('/paused')});
-Child::suspend($paused->pid);
-my $paused_since = time;
-
 # And a network that becomes slower, until each answer comes after more than two thirds
-my $slow_proxy = new_proxy();
-my $slow = zk_session_with($node, hosts => $slow_proxy, session_timeout => '12s', operation_timeout => '10s');
+my ($slow, $slow_proxy) = counted(session_timeout => '12s', operation_timeout => '10s');
 $slow->value(q{BEGIN; INSERT INTO t VALUES ('slow'); SELECT zk_lock('/slow')});
 $slow_proxy->delay_ms(2100);
 $slow_proxy->clear_log;
 
-# And for one that is stopped until its session nearly ends, while the answer to a
+# And a process that is stopped until its session nearly ends, while the answer to a
 # heartbeat is on its way, and all its threads wait: otherwise the library would take
 # the time for a silence of the server, and connect anew
-my $asleep_proxy = new_proxy();
-my $asleep = zk_session_with($node, hosts => $asleep_proxy, session_timeout => '15s');
+my ($asleep, $asleep_proxy) = counted(session_timeout => '15s');
 $asleep->value(q{BEGIN; INSERT INTO t VALUES ('asleep'); SELECT zk_lock('/asleep')});
 quiet($asleep_proxy);
 $asleep_proxy->clear_log;
 $asleep_proxy->hold('sync');
-zk_until(sub { grep { $_->[1] eq '>' && $_->[2] eq 'sync' } $asleep_proxy->log }, 'a heartbeat');
+$asleep_proxy->wait_for('sync');
 await_sleep($asleep);
 Child::suspend($asleep->pid);
 my $asleep_since = time;
 $asleep_proxy->release;
 
-await_answer($slow_proxy, 'sync');
+$slow_proxy->wait_answers('sync');
 $slow_proxy->delay_ms(4200);
 $slow->send('COMMIT');
 my $slow_since = time;
@@ -208,8 +182,8 @@ subtest 'on: a lock that is older than a third of the session timeout' => sub {
 	zk_until(sub { $age->() > 6.8 }, 'a third of 20 s');
 	# right after the heartbeats, so that the next are not counted
 	$_->clear_log for $aging_proxy, $doubting_proxy;
-	await_answer($aging_proxy, 'sync');
-	await_answer($doubting_proxy, 'multi');
+	$aging_proxy->wait_answers('sync');
+	$doubting_proxy->wait_answers('multi');
 	is(cost_of($aging, $aging_proxy, 'COMMIT')->{requests}, 'multi',
 		'one round trip, since no quorum was asked meanwhile');
 	is(rows('aging'), 1, 'committed');
@@ -222,19 +196,8 @@ subtest 'on: a lock that is older than a third of the session timeout' => sub {
 	$_->quit for $aging, $doubting;
 };
 
-# A silence of less than two thirds takes nothing from the next answer.
-subtest 'on: a process that was stopped, for less than two thirds of the session timeout' => sub {
-	zk_until(sub { time - $paused_since > 15.1 }, 'more than a third of 45 s');
-	kill 'CONT', $paused->pid;
-	my $awake_since = time;
-	is($paused->query('COMMIT')->{state}, '', 'COMMIT asks once');
-	in_time(time - $awake_since, 10, 'and need not wait for the leader to be told') if $awake_since - $paused_since < 30;
-	is(rows('paused'), 1, 'committed');
-	$paused->quit;
-};
-
 # Where these are left out, nobody is to wait for a process that is stopped.
-kill 'CONT', map { $_->pid } $paused, $asleep unless $WHOLE;
+kill 'CONT', $asleep->pid unless $WHOLE;
 
 # ---------------------------------------------------------- deleted by hand
 
@@ -306,92 +269,77 @@ sub take
 
 # -------------------------------------------------------------- at COMMIT
 
-subtest 'strict: a node deleted a moment before COMMIT' => sub {
-	foreach my $kind (@kind)
+# With strict it is asked for, and otherwise noticed: with a shorter timeout, as a hold that
+# is older than a heartbeat has a watch on its node.  A ZooKeeper session that is over takes
+# all kinds along.
+subtest 'a node deleted before COMMIT' => sub {
+	my @of;
+	foreach my $guard (qw(strict on over off))
 	{
-		my $session = zk_session_with($node, commit_guard => 'strict', node_style => $kind->{style} // 'curator');
-		foreach my $scope (qw(transaction session))
+		# what is off judges no kind
+		foreach my $kind ($guard eq 'off' ? $kind[0] : @kind)
 		{
-			my $name = "$kind->{name}, $scope scope";
-			my $path = '/strict/' . ($name =~ tr/a-z/_/cr);
-			$session->value("BEGIN; INSERT INTO t VALUES ('strict'); " . take($kind, $path, $scope));
-			delete_by_hand($path, $kind->{delete});
-			zk_is_lost($session->query('COMMIT'), $path, $name);
+			foreach my $scope ($guard eq 'strict' ? 'transaction' : (), 'session')
+			{
+				my $name = "$guard, $kind->{name}, $scope scope";
+				my $path = '/' . ($name =~ tr/a-z/_/cr);
+				my $session = zk_session_with($node, commit_guard => $guard eq 'over' ? 'on' : $guard, node_style => $kind->{style} // 'curator', $guard eq 'strict' ? () : (session_timeout => '10s'));
+				$session->value("BEGIN; INSERT INTO t VALUES ('$path'); " . take($kind, $path, $scope));
+				push @of, { session => $session, guard => $guard, kind => $kind, path => $path, name => $name };
+			}
+		}
+	}
+	foreach (@of)
+	{
+		my ($session, $guard, $kind, $path, $name) = @$_{qw(session guard kind path name)};
+		my $lost = split /, /, $kind->{lost};
+		if ($guard eq 'over')
+		{
+			$zk->end_session($session->value('SELECT session_id FROM zk_session'), $session->pid);
+			zk_until(sub { zk_holds($session) !~ /held|suspect/ }, 'all to be lost');
+		}
+		else { delete_by_hand($path, $kind->{delete}); }
+		if ($guard =~ /^o(?:n|ff)$/)
+		{
+			wait_lost($session, $lost);
+			is($session->value(q{SELECT string_agg(DISTINCT mode, ', ' ORDER BY mode) FROM zk_locks WHERE state = 'lost'}),
+				$kind->{lost}, "$name: zk_locks tells what is lost");
+		}
+		my $result = $session->query('COMMIT');
+		if ($guard eq 'off')
+		{
+			is($result->{state}, '', "$name: commits");
+			is($session->value(q{SELECT count(*) FROM zk_locks WHERE state = 'lost'}), $lost, "$name: it is lost all the same");
+		}
+		else
+		{
+			is($result->{state}, '40001', "$name: 40001");
+			like($result->{message}, qr{"\Q$path\E(?:/[12])?"}, "$name: names the path");
 			is(zk_holds($session), '', "$name: what the transaction took is gone");
 		}
-
-		my $path = '/strict/before/' . ($kind->{name} =~ tr/a-z/_/cr);
-		$session->value(take($kind, $path));
-		my $before = zk_holds($session);
-		delete_by_hand($path, $kind->{delete});
-		zk_is_lost($session->query(q{INSERT INTO t VALUES ('strict')}), $path, "$kind->{name}, taken before, and a write");
-		is($session->query('SELECT count(*) FROM t')->{state}, '', "$kind->{name}: who writes nothing commits");
-		is($session->query(take($kind, $path))->{state}, '55000', "$kind->{name}: nor is it to be had again");
-		$session->value(q{BEGIN; INSERT INTO t VALUES ('strict')});
-		zk_is_lost($session->query(q{PREPARE TRANSACTION 'lost'}), $path, "$kind->{name}, PREPARE TRANSACTION");
+		is(rows($path), $guard eq 'off' ? 1 : 0, "$name: what is committed");
 		$session->query('SELECT zk_unlock_all()');
-		is(zk_holds($session), '', "$kind->{name}: given back");
-		is($session->query(q{INSERT INTO t VALUES ('free')})->{state}, '', "$kind->{name}: then a write commits");
-		# the same once more
-		$session->value(q{BEGIN; INSERT INTO t VALUES ('relied'); } . take($kind, $path));
-		is(zk_holds($session), $before, "$kind->{name}: taken again");
-		is($session->query('COMMIT')->{state}, '', "$kind->{name}: and commits");
-		$session->value('SELECT zk_unlock_all()');
+		is($session->query('BEGIN; ' . take($kind, $path) . qq{; INSERT INTO t VALUES ('again $path'); COMMIT})->{state},
+			'', "$name: the next one commits");
+		is(rows("again $path"), 1, "$name: it is there");
+		next if $name !~ /^strict.*session/;
+
+		# who has taken it before, and writes
+		delete_by_hand($path, $kind->{delete});
+		zk_is_lost($session->query(q{INSERT INTO t VALUES ('strict')}), $path, "$name, taken before, and a write");
+		is($session->query('SELECT count(*) FROM t')->{state}, '', "$name: who writes nothing commits");
+		is($session->query(take($kind, $path))->{state}, '55000', "$name: nor is it to be had again");
+		$session->value(q{BEGIN; INSERT INTO t VALUES ('strict')});
+		zk_is_lost($session->query(q{PREPARE TRANSACTION 'lost'}), $path, "$name, PREPARE TRANSACTION");
+		$session->query('SELECT zk_unlock_all()');
+		is(zk_holds($session), '', "$name: given back");
+		is($session->query(q{INSERT INTO t VALUES ('free')})->{state}, '', "$name: then a write commits");
 	}
 	my $session = zk_session_with($node, commit_guard => 'strict');
 	is_lost_meanwhile($session, q{BEGIN; SELECT zk_xact_lock('/strict/reads')}, '/strict/reads', 'COMMIT', 'who writes nothing, and took it itself');
 	is(rows('strict'), 0, 'nothing that relied on one of these was committed');
 	is(rows('free'), @kind, 'what did not was');
-	is(rows('relied'), @kind, 'and what relied on one that is held');
 	is($admin->value('SELECT count(*) FROM pg_prepared_xacts'), 0, 'nothing is prepared');
-};
-
-# One session with a shorter timeout for each: a hold that is older than a
-# heartbeat has a watch on its node, so that a deletion by hand is noticed.
-subtest 'on, off: a hold that is known to be lost' => sub {
-	my @of;
-	foreach my $guard (qw(on off))
-	{
-		# what is off judges no kind
-		foreach my $kind ($guard eq 'on' ? @kind : $kind[0])
-		{
-			my $path = "/$guard/" . ($kind->{name} =~ tr/a-z/_/cr);
-			my $session = zk_session_with(
-				$node,
-				session_timeout => '10s',
-				commit_guard => $guard,
-				node_style => $kind->{style} // 'curator');
-			$session->value("BEGIN; INSERT INTO t VALUES ('$path'); " . take($kind, $path));
-			push @of, [ $session, $guard, $kind, $path ];
-		}
-	}
-	foreach (@of)
-	{
-		my ($session, $guard, $kind, $path) = @$_;
-		my $name = "$guard, $kind->{name}";
-		delete_by_hand($path, $kind->{delete});
-		my @lost = split /, /, $kind->{lost};
-		wait_lost($session, scalar @lost);
-		is($session->value(q{SELECT string_agg(DISTINCT mode, ', ' ORDER BY mode) FROM zk_locks WHERE state = 'lost'}),
-			$kind->{lost}, "$name: zk_locks tells what is lost");
-		my $result = $session->query('COMMIT');
-		if ($guard eq 'on')
-		{
-			zk_is_lost($result, $path, $name);
-			is(rows($path), 0, "$name: nothing is committed");
-			is(zk_holds($session), '', "$name: nor held");
-		}
-		else
-		{
-			is($result->{state}, '', "$name: commits");
-			is(rows($path), 1, "$name: the row is there");
-			is($session->value(q{SELECT count(*) FROM zk_locks WHERE state = 'lost'}), scalar @lost, "$name: it is lost all the same");
-		}
-		$session->query('SELECT zk_unlock_all()');
-		is($session->query('BEGIN; ' . take($kind, $path) . qq{; INSERT INTO t VALUES ('again $path'); COMMIT})->{state},
-			'', "$name: the next one commits");
-		is(rows("again $path"), 1, "$name: it is there");
-	}
 };
 
 subtest 'what was rolled back to a savepoint, or given back in time, does not count' => sub {
@@ -455,156 +403,82 @@ subtest 'on: answers that all come after a silence' => sub {
 # Each function drops the lost holds of its own mode.
 subtest 'zk_unlock, zk_unlock_shared and zk_semaphore_release of what is lost' => sub {
 	my $session = zk_session_with($node, commit_guard => 'on', session_timeout => '10s');
-	$session->value(
-		q{SELECT zk_lock('/lost'), zk_lock('/lost'), zk_lock_shared('/lost'), zk_lock_shared('/lost'), zk_lock_shared('/lost'),
-		zk_semaphore_acquire('/lost', 2), zk_semaphore_acquire('/lost', 2)});
-	my $all = 'exclusive session 2 %s, semaphore session 2 %s, shared session 3 %s';
-	is(zk_holds($session), sprintf($all, ('held') x 3), 'three kinds at one path');
+	my $warns = sub { return "f, WARNING: the lock on \"$_[0]\" had been lost"; };
+	my $places = 'semaphore session 2 held';
+	my $had = 'exclusive session 1 held, shared session 1 held';
 
-	delete_by_hand('/lost', qr/-lock-/);
-	wait_lost($session, 2);
-	is(zk_holds($session), sprintf($all, qw(lost held lost)), "the lock's node deleted: the semaphore is held");
-	is($session->value(q{SELECT zk_lock_token('/lost') IS NULL, bool_and(token IS NULL) FROM zk_locks WHERE state = 'lost'}), 't|t', 'no token');
-	like($session->query(q{SELECT zk_lock('/lost')})->{hint}, qr/zk_unlock/, 'what to do is told');
-	is($session->query(q{BEGIN; SELECT zk_xact_lock('/lost/other'); COMMIT})->{state}, '', 'a transaction that only takes another lock commits');
-	is($session->query("SELECT $_")->{state}, '55000', "$_: 55000")
-	  for q{zk_lock('/lost')}, q{zk_try_lock('/lost')}, q{zk_lock_shared('/lost')}, q{zk_try_xact_lock_shared('/lost')},
-	  q{zk_lock_many('{/lost,/other}')}, q{zk_xact_lock_many('{/other,/lost}', '0')};
-	is($session->value(q{SELECT count(*) FROM zk_locks WHERE path = '/other'}), 0, 'nothing of the several is held');
-	is($session->value(q{SELECT zk_semaphore_acquire('/lost', 2), zk_semaphore_release('/lost')}), 't|t', 'the semaphore works');
+	# a call, or what is deleted by hand; what comes of it, or how many holds are lost then;
+	# and what is held then
+	foreach (
+		[ q{zk_lock('/lost'), zk_lock('/lost'), zk_lock_shared('/lost'), zk_lock_shared('/lost'), zk_lock_shared('/lost'),
+			zk_semaphore_acquire('/lost', 2), zk_semaphore_acquire('/lost', 2)}, 't|t|t|t|t|t|t', "exclusive session 2 held, $places, shared session 3 held" ],
+		[ [ '/lost', qr/-lock-/ ], 2, "exclusive session 2 lost, $places, shared session 3 lost" ],
+		[ q{zk_lock_token('/lost') IS NULL, bool_and(token IS NULL) FROM zk_locks WHERE state = 'lost'}, 't|t' ],
+		map({ [ $_, '55000' ] } q{zk_lock('/lost')}, q{zk_try_lock('/lost')}, q{zk_lock_shared('/lost')}, q{zk_try_xact_lock_shared('/lost')},
+			q{zk_lock_many('{/lost,/other}')}, q{zk_xact_lock_many('{/other,/lost}', '0')}),
+		[ q{count(*) FROM zk_locks WHERE path = '/other'}, 0 ],
+		[ q{zk_semaphore_acquire('/lost', 2), zk_semaphore_release('/lost')}, 't|t' ],
+		[ q{zk_unlock('/lost')}, $warns->('/lost'), "$places, shared session 3 lost" ],
+		[ q{zk_lock('/lost')}, '55000' ],
+		[ q{zk_unlock('/lost')}, qr/^f, WARNING: you don't own/, "$places, shared session 3 lost" ],
+		[ q{zk_unlock_shared('/lost')}, $warns->('/lost'), $places ],
+		[ q{zk_lock('/lost'), zk_unlock('/lost'), zk_lock_shared('/lost')}, 't|t|t' ],
+		[ [ '/lost', qr/-semaphore-/ ], 1, 'semaphore session 2 lost, shared session 1 held' ],
+		[ q{zk_semaphore_acquire('/lost', 2)}, '55000' ],
+		[ q{zk_try_lock('/lost'), zk_unlock('/lost')}, 't|t' ],
+		[ q{zk_semaphore_release('/lost')}, $warns->('/lost'), 'shared session 1 held' ],
+		[ q{zk_semaphore_acquire('/lost', 2)}, 't' ],
+		[ 'zk_unlock_all()', 2 ],
 
-	is_given_back_lost($session, 'zk_unlock', '/lost');
-	is(zk_holds($session), 'semaphore session 2 held, shared session 3 lost', 'all exclusive ones are gone, no shared one');
-	is($session->query(q{SELECT zk_lock('/lost')})->{state}, '55000', 'zk_lock: still 55000');
-	my $result = $session->query(q{SELECT zk_unlock('/lost')});
-	is($result->{out} . @{ $result->{warnings} }, 'f1', 'zk_unlock once more: warns, and is false');
-	is(zk_holds($session), 'semaphore session 2 held, shared session 3 lost', '- and does nothing');
-	is_given_back_lost($session, 'zk_unlock_shared', '/lost');
-	is(zk_holds($session), 'semaphore session 2 held', 'all shared ones are gone');
-	is($session->value(q{SELECT zk_lock('/lost'), zk_unlock('/lost'), zk_lock_shared('/lost')}), 't|t|t', 'both can be had again');
+		# the exclusive one on top of a shared one
+		[ q{zk_lock_shared('/upgraded'), zk_lock('/upgraded')}, 't|t' ],
+		[ [ '/upgraded', qr/(?<!-shared)-lock-/ ], 1, 'exclusive session 1 lost, shared session 1 held' ],
+		[ q{zk_unlock('/upgraded')}, $warns->('/upgraded'), 'shared session 1 held' ],
+		[ q{zk_lock('/upgraded')}, 't', $had ],
+		[ 'zk_unlock_all()', 2 ],
 
-	delete_by_hand('/lost', qr/-semaphore-/);
-	wait_lost($session, 1);
-	is(zk_holds($session), 'semaphore session 2 lost, shared session 1 held', "the semaphore's node deleted: the lock is held");
-	is($session->query(q{SELECT zk_semaphore_acquire('/lost', 2)})->{state}, '55000', 'zk_semaphore_acquire: 55000');
-	is($session->value(q{SELECT zk_try_lock('/lost'), zk_unlock('/lost')}), 't|t', 'the lock works');
-	is_given_back_lost($session, 'zk_semaphore_release', '/lost');
-	is(zk_holds($session), 'shared session 1 held', 'all places are gone');
-	is($session->value(q{SELECT zk_semaphore_acquire('/lost', 2)}), 't', 'one can be had again');
-	is($session->value('SELECT zk_unlock_all()'), 2, 'zk_unlock_all');
-
-	# the exclusive one on top of a shared one
-	$session->value(q{SELECT zk_lock_shared('/upgraded'), zk_lock('/upgraded')});
-	delete_by_hand('/upgraded', qr/(?<!-shared)-lock-/);
-	wait_lost($session, 1);
-	is(zk_holds($session), 'exclusive session 1 lost, shared session 1 held', 'an upgrade is lost, the shared hold is not');
-	is_given_back_lost($session, 'zk_unlock', '/upgraded');
-	is(zk_holds($session), 'shared session 1 held', '- and it stays');
-	is($session->query(q{INSERT INTO t VALUES ('upgraded')})->{state}, '', '- and one that relies on it commits');
-	is($session->value(q{SELECT zk_lock('/upgraded'), zk_unlock('/upgraded'), zk_unlock_shared('/upgraded')}), 't|t|t', '- and goes on');
-
-	# zk_unlock_all counts those that are held, and warns of the others
-	$session->value(
-		q{SELECT zk_lock('/a'), zk_lock_shared('/a'), zk_lock_shared('/b'), zk_lock_shared('/b'), zk_semaphore_acquire('/a', 1),
-		zk_semaphore_acquire('/c', 1), zk_lock_many('{/d,/e}')});
-	delete_by_hand('/b');
-	delete_by_hand('/c');
-	delete_by_hand('/d');
-	wait_lost($session, 3);
-	$result = $session->query('SELECT zk_unlock_all()');
-	is($result->{out}, 4, 'zk_unlock_all: two at /a, its semaphore, and /e');
-	is(scalar @{ $result->{warnings} }, 3, 'a warning for each that was lost');
-	like("@{ $result->{warnings} }", qr{^(?=.*"/b")(?=.*"/c")(?=.*"/d")}, 'naming them');
-	is(zk_holds($session), '', 'nothing is held');
-
-	$session->value(q{SELECT zk_lock_shared('/b'), zk_semaphore_acquire('/c', 1)});
-	delete_by_hand('/b');
-	delete_by_hand('/c');
-	is($session->query('DISCARD ALL')->{state}, '', 'DISCARD ALL');
-	is(zk_holds($session), '', 'gives up what is lost');
-	is($session->value(q{SELECT zk_lock('/b'), zk_semaphore_acquire('/c', 1), zk_unlock_all()}), 't|t|2', 'and works');
-};
-
-# ------------------------------------------------------------ a lost session
-
-subtest 'a ZooKeeper session that is over takes all kinds along' => sub {
-	# in this style what becomes a reader, or a writer, has another node than before
-	my $proxy = new_proxy();
-	my $session = zk_session_with($node, hosts => $proxy->hosts, session_timeout => '20s', node_style => 'curator_rw');
-	$session->value(
-		qq{SELECT zk_lock('/expired/down'), zk_lock_shared('/expired/down'), zk_unlock('/expired/down'), zk_lock_shared('/expired/shared'),
-		zk_semaphore_acquire('/expired/semaphore', 1), zk_lock_shared('/expired/up'), zk_lock('/expired/up'), zk_lock('/expired/both'),
-		zk_lock_shared('/expired/both'), zk_lock_many('{/expired/1,/expired/2}')});
-	$session->value(q{BEGIN; INSERT INTO t VALUES ('expired')});
-	my $id = $session->value('SELECT session_id FROM zk_session');
-
-	my @next = map { zk_session_with($node) } 1 .. 6;
-	my @wants = (
-		q{zk_lock('/expired/down')}, q{zk_lock('/expired/shared')}, q{zk_semaphore_acquire('/expired/semaphore', 1)},
-		q{zk_lock_shared('/expired/up')}, q{zk_lock_shared('/expired/both')}, q{zk_lock_many('{/expired/2,/expired/1}')});
-	foreach my $i (0 .. $#next)
+		# zk_unlock_all counts those that are held, and warns of the others
+		[ q{zk_lock('/a'), zk_lock_shared('/a'), zk_lock_shared('/b'), zk_lock_shared('/b'), zk_semaphore_acquire('/a', 1),
+			zk_semaphore_acquire('/c', 1), zk_lock_many('{/d,/e}')}, 't|t|t|t|t|t|t' ],
+		[ ['/b'], 1 ],
+		[ ['/c'], 2 ],
+		[ ['/d'], 3 ],
+		[ 'zk_unlock_all()', qr{^4(?=.*"/b")(?=.*"/c")(?=.*"/d")(?:, WARNING: [^,]*){3}$}, '' ],
+		[ q{zk_lock_shared('/b'), zk_semaphore_acquire('/c', 1)}, 't|t' ],
+		[ ['/b'], 1 ],
+		[ '1; DISCARD ALL', $warns->('/b') =~ s/^f/1/r, '' ],
+		[ q{zk_lock('/b'), zk_semaphore_acquire('/c', 1), zk_unlock_all()}, 't|t|2' ])
 	{
-		$next[$i]->send("SELECT $wants[$i]");
-		zk_wait_queued($zk, $next[$i]);
+		my ($call, $expected, $held) = @$_;
+		my $name = ref $call ? "deleted: @$call" : $call;
+		if (ref $call)
+		{
+			delete_by_hand(@$call);
+			wait_lost($session, $expected);
+		}
+		else
+		{
+			my $result = $session->query("SELECT $call");
+			like($result->{state} || join(', WARNING: ', $result->{out}, @{ $result->{warnings} }), ref $expected ? $expected : qr/^\Q$expected\E$/, $name);
+			like($result->{hint}, qr/zk_unlock|zk_semaphore_release/, '- what to do is told') if $expected eq '55000';
+		}
+		is(zk_holds($session), $held, "$name: what is held") if defined $held;
 	}
-	$proxy->cut_off;
-	$zk->end_session($id);
-	is($next[$_]->wait->{out}, 't', "the next has $wants[$_]") for 0 .. $#next;
-	$proxy->pass;
-	wait_lost($session, 9);
-	my $result = $session->query('COMMIT');
-	is($result->{state}, '40001', "who held all of these does not commit");
-	like($result->{hint}, qr/zk_unlock/, '- and is told what to do');
-	is(zk_holds($session, '/expired/up'), 'exclusive session 1 lost, shared session 1 lost', "the upgraded one is lost");
-	is(zk_holds($session, '/expired/down'), 'shared session 1 lost', "the downgraded one");
-	$result = $session->query('SELECT zk_unlock_all()');
-	is($result->{out}, 0, "zk_unlock_all counts none");
-	is(scalar(@{ $result->{warnings} }) >= 7, 1, "and warns of each");
-	is($next[$_]->value('SELECT zk_unlock_all()') >= 1, 1, "$wants[$_] is given back") for 0 .. $#next;
-	is($session->value(
-			q{SELECT zk_lock('/expired/down', '10s'), zk_lock_shared('/expired/shared', '10s'), zk_semaphore_acquire('/expired/semaphore', 1, '10s'),
-			zk_lock_many('{/expired/both,/expired/up,/expired/1}', '10s'), zk_unlock_all()}),
-		't|t|t|t|6', "and all can be had again");
-	is($session->value('SELECT losses FROM zk_session'), 1, "in a new ZooKeeper session");
-	$_->quit for $session, @next;
-	is(rows('expired'), 0, 'nothing of it was committed');
 };
 
 # ------------------------------------------------------------ the token
 
 # (What becomes of the token when a lock is upgraded and downgraded: sql/shared; of stale
 # ones: t/027.)
-subtest 'zk_lock_token and zk_fence' => sub {
-	foreach my $style (@STYLES)
+subtest 'zk_lock_token and zk_fence of what is lost' => sub {
+	my $session = zk_session_with($node, commit_guard => 'strict');
+	# a shared lock was never good for it
+	foreach ([ '/token/exclusive', 'zk_lock', '40001' ], [ '/token/shared', 'zk_lock_shared', '55000' ])
 	{
-		my $session = zk_session_with($node, node_style => $style);
-		my $path = "/token/$style";
-		my $token = sub { $session->value("SELECT zk_lock_token('$path')") };
-		$session->value("SELECT zk_semaphore_acquire('$path', 1), zk_lock_shared('$path')");
-		my ($its) = grep { /-shared-lock-|__READ__|__rlock__/ } $zk->children("/zklock$path");
-		is($token->(), $zk->exists("/zklock$path/$its")->{czxid}, "$style: a shared lock: that of its node");
-
-		# now the shared one has no node of its own
-		my $upgraded = $session->value("SELECT zk_lock('$path'), zk_fence('$path')") =~ s/.*\|//r;
-		$session->value("SELECT zk_unlock_shared('$path'), zk_lock_shared('$path'), zk_unlock('$path')");
-		is($session->query("SELECT zk_fence('$path')")->{state}, '55000', "$style: the downgraded lock cannot be fenced");
-		is($session->value("SELECT zk_fence('$path', zk_lock_token('$path'))"), $upgraded, "$style: unless its token is named");
-		is($session->value("SELECT zk_lock('$path'); SELECT zk_fence('$path') > $upgraded"), "t\nt", "$style: an upgrade of the downgraded one has a new one");
-		$session->value("SELECT zk_unlock_shared('$path'), zk_unlock('$path')");
-
-		# lost
-		$session->value("SELECT zk_lock('$path', '10s'), zk_lock_shared('$path')");
-		delete_by_hand($path, qr/-lock-|__WRIT__|__lock__/);
-		$session->query(q{SET zklock.commit_guard = 'strict'});
-		$session->query(q{INSERT INTO t VALUES ('token')});
-		is($session->query("SELECT zk_fence('$path')")->{state}, '40001', "$style: a lost exclusive lock: 40001");
-		is($token->(), '', "$style: no token");
-		$session->query('SELECT zk_unlock_all()');
-		$session->value("SELECT zk_lock_shared('$path')");
-		delete_by_hand($path, qr/\d$/);
-		$session->query(q{INSERT INTO t VALUES ('token')});
-		is($session->query("SELECT zk_fence('$path')")->{state}, '55000', "$style: a lost shared one was never good for it: 55000");
-		is($token->(), '', "$style: no token");
+		my ($path, $take, $state) = @$_;
+		is_lost_meanwhile($session, "SELECT $take('$path'), zk_lock_shared('$path')", $path, q{INSERT INTO t VALUES ('token')}, $take);
+		is($session->query("SELECT zk_fence('$path')")->{state}, $state, "- zk_fence: $state");
+		is($session->value("SELECT zk_lock_token('$path')"), '', '- no token');
 		$session->query('SELECT zk_unlock_all()');
 	}
 	is(rows('token'), 0, 'nothing of it was committed');
@@ -614,10 +488,9 @@ subtest 'zk_lock_token and zk_fence' => sub {
 # each is watched before its own create is too old to count. The check is
 # answered, and in the next packet the session learns that the node is gone
 subtest 'a node deleted by hand, while COMMIT asks' => sub {
-	my $proxy = new_proxy();
-	my $session = zk_session_with($node, hosts => $proxy, commit_guard => 'strict', session_timeout => '12s');
+	my ($session, $proxy) = counted(commit_guard => 'strict', session_timeout => '12s');
 	$session->value(q{BEGIN; INSERT INTO t VALUES ('overtaken'); SELECT zk_xact_lock('/overtaken')});
-	await_answer($proxy, 'getData');    # with the first heartbeat it is watched
+	$proxy->wait_answers('getData');    # with the first heartbeat it is watched
 	$proxy->clear_log;
 	$proxy->hold('multi');
 	$session->send('COMMIT');
@@ -626,7 +499,7 @@ subtest 'a node deleted by hand, while COMMIT asks' => sub {
 	delete_by_hand('/overtaken');
 	Child::suspend($session->pid);
 	$proxy->release;
-	await_answer($proxy, 'event');
+	$proxy->wait_answers('event');
 	kill 'CONT', $session->pid;
 	zk_is_lost($session->wait, '/overtaken', 'COMMIT');
 	$session->quit;
@@ -634,8 +507,7 @@ subtest 'a node deleted by hand, while COMMIT asks' => sub {
 };
 
 subtest 'several locks, one of them deleted by hand' => sub {
-	my $proxy = new_proxy();
-	my $session = zk_session_with($node, hosts => $proxy, session_timeout => '16s');
+	my ($session, $proxy) = counted(session_timeout => '16s');
 	# with so many others, before and after these, that the session makes room for more watches
 	my $others = sub { $session->value("SELECT zk_lock_many(ARRAY(SELECT '/several/$_[0]/' || i FROM generate_series(1, 40) i))") };
 	$others->('before');
@@ -643,7 +515,7 @@ subtest 'several locks, one of them deleted by hand' => sub {
 	$session->value(q{SELECT zk_lock('/several/2'), zk_lock_shared('/several/3'), zk_semaphore_acquire('/several/4', 2)});
 	$others->('after');
 	$proxy->clear_log;
-	await_answer($proxy, 'sync');
+	$proxy->wait_answers('sync');
 	zk_until(sub { $proxy->requests == 84 }, 'a watch on each, with the first heartbeat');
 	is($proxy->count('sync'), 1, 'one heartbeat has set all watches');
 	foreach my $n (1 .. 3)
@@ -662,9 +534,8 @@ subtest 'several locks, one of them deleted by hand' => sub {
 
 # Nor does another node's answer prove that this one exists.
 subtest 'several locks, and no watch can tell' => sub {
-	my $proxy = new_proxy();
 	# with this, heartbeats ask the quorum
-	my $session = zk_session_with($node, hosts => $proxy, session_timeout => '12s', cancel_on_loss => 'doubt');
+	my ($session, $proxy) = counted(session_timeout => '12s', cancel_on_loss => 'doubt');
 	$session->value(q{SELECT zk_lock('/unseen/1'), zk_lock('/unseen/2')});
 	zk_until(sub { $proxy->count('multi') >= 2 }, 'their creates to be too old to count');
 
@@ -754,10 +625,6 @@ subtest 'what cannot be undone, and loses its lock meanwhile' => sub {
 	is($session->wait->{state}, '', 'DROP DATABASE commits');
 	is($admin->value(q{SELECT count(*) FROM pg_database WHERE datname = 'doomed'}), 0, 'the database is gone');
 	zk_is_lost($session->query(q{INSERT INTO t VALUES ('doomed')}), '/undone', 'the next transaction does not');
-	$session->value('SELECT zk_unlock_all(); SELECT zk_lock($$/undone$$)');
-
-	is_lost_meanwhile($session, q{BEGIN; INSERT INTO t VALUES ('undone'); ALTER DATABASE postgres CONNECTION LIMIT 17}, '/undone', 'COMMIT', 'what runs in a transaction block is judged at its COMMIT, too');
-	is($admin->value(q{SELECT datconnlimit FROM pg_database WHERE datname = 'postgres'}), -1, 'and taken back');
 	$session->value('SELECT zk_unlock_all()');
 };
 
@@ -792,21 +659,8 @@ subtest 'COMMIT in a procedure' => sub {
 
 # ------------------------------------------------- without an xid, or elsewhere
 
-subtest 'a transaction that only does NOTIFY, or only writes through postgres_fdw' => sub {
+subtest 'a transaction that only writes through postgres_fdw' => sub {
 	my $session = zk_session_with($node, commit_guard => 'strict');
-	my $listener = zk_session($node);
-	$listener->value('LISTEN news');
-
-	$session->value(q{BEGIN; SELECT zk_xact_lock('/notify'); NOTIFY news, 'of a lost lock'});
-	is($session->value('SELECT pg_current_xact_id_if_assigned() IS NULL'), 't', 'NOTIFY: has no xid');
-	delete_by_hand('/notify');
-	zk_is_lost($session->query('COMMIT'), '/notify', 'NOTIFY');
-	$session->value(q{BEGIN; SELECT zk_xact_lock('/notify'); NOTIFY news, 'of a lock'; COMMIT});
-	my $heard = '';
-	zk_until(sub { $heard .= $listener->value('SELECT 1'); $heard =~ /of a lock/ }, 'a notification');
-	unlike($heard, qr/lost/, 'NOTIFY: only the one that committed is heard');
-	$listener->quit;
-
 	$admin->value(
 		q{CREATE FUNCTION write_there() RETURNS integer LANGUAGE sql AS $$ INSERT INTO public.remote VALUES ($s$reader$s$) RETURNING 1 $$;
 		CREATE VIEW writer AS SELECT write_there() AS n;
@@ -846,10 +700,9 @@ subtest 'a transaction that only does NOTIFY, or only writes through postgres_fd
 # The lock was held until then, but its node may have been gone before: a delete that is
 # sent again does not tell
 subtest 'the answer to a release is lost' => sub {
-	my $proxy = new_proxy();
 	foreach my $guard (qw(on strict))
 	{
-		my $session = zk_session_with($node, hosts => $proxy, session_timeout => '60s', commit_guard => $guard);
+		my ($session, $proxy) = counted(commit_guard => $guard);
 		$session->value(qq{BEGIN; SELECT zk_lock('/answer'); INSERT INTO t VALUES ('answer $guard')});
 		$proxy->swallow_and_drop('delete');
 		is($session->value(q{SELECT zk_unlock('/answer')}), 't', "$guard: it is released");
@@ -1006,62 +859,54 @@ subtest 'COMMIT does not wait for NOTIFY until its lock may be gone' => sub {
 
 # All at the same time, since each waits.  Each session has a hold, and writes;
 # nothing has been heard from ZooKeeper for more than a third of the session
-# timeout.
+# timeout.  (For all of it: t/034.  Without a guard: t/014)
 subtest 'cut off at COMMIT' => sub {
-	my ($back, $gone, $silent, $later) = map { new_proxy() } 1 .. 4;
-	my %short = (operation_timeout => '3s');
-	my %long = (operation_timeout => '1min');
+	my ($back, $gone, $silent) = map { ZkProxy->new($zk) } 1 .. 3;
 	my %session;
-	foreach ([ back => $back, %long ], [ gone => $gone, %short ], [ silent => $silent, %short ])
+	foreach ([ back => $back, '1min' ], [ gone => $gone, '3s' ], [ silent => $silent, '3s' ])
 	{
-		my ($name, $proxy, @timeout) = @$_;
-		$session{"$name on"} = zk_session_with($node, hosts => $proxy, session_timeout => '15s', @timeout);
-		$session{"$name $_->[0]"} = zk_session_with($node, hosts => $proxy, commit_guard => $_->[1], @timeout)
-		  for [qw(strict strict)], [qw(session strict)], [qw(off off)];
+		my ($name, $proxy, $timeout) = @$_;
+		my %setting = (hosts => $proxy, operation_timeout => $timeout);
+		$session{"$name on"} = zk_session_with($node, %setting, session_timeout => '15s');
+		$session{"$name $_"} = zk_session_with($node, %setting, commit_guard => 'strict') for qw(strict session);
 	}
-	%session = (
-		%session,
-		# longer than the session lives
-		'gone expired' => zk_session_with($node, hosts => $gone, session_timeout => '2s', commit_guard => 'strict', operation_timeout => '1min'),
-		'later cancel' => zk_session_with($node, hosts => $later, commit_guard => 'strict', operation_timeout => '1min'),
-		'later terminate' => zk_session_with($node, hosts => $later, session_timeout => '30s', commit_guard => 'strict', operation_timeout => '1min'));
+	$session{'back terminated'} = zk_session_with($node, hosts => $back, session_timeout => '30s', commit_guard => 'strict', operation_timeout => '1min');
 	my @names = sort keys %session;
 
 	foreach my $name (@names)
 	{
-		my $lock = $name =~ /session/ ? 'zk_lock' : 'zk_xact_lock';
 		my $path = $name =~ tr{ }{/}r;
 		my $write = "INSERT INTO t VALUES ('cut $name')";
 		$session{$name}->value($name =~ /session/
 			? "SELECT zk_lock('/cut/$path'); BEGIN; $write"
 			: "BEGIN; $write; SELECT zk_xact_lock('/cut/$path')");
 	}
-	$_->cut_off for $back, $gone, $later;
+	$_->cut_off for $back, $gone;
 	$silent->blackhole;
-	zk_wait_session($session{$_}, 'suspended') for grep { !/^silent|expired/ } @names;
-	my $since = time;
-	zk_until(sub { time - $since > 5.1 }, 'more than a third of 15 s without an answer');
+	zk_wait_session($session{$_}, 'suspended') for grep { !/^silent/ } @names;
+	sleep 5.1;    # more than a third of 15 s without an answer
 
 	$session{$_}->send('COMMIT') for @names;
-	foreach my $name (grep { / off$/ } @names)
-	{
-		my $result = $session{$name}->wait;
-		is($result->{state} . "@{ $result->{warnings} }", '', "$name: commits");
-		in_time($result->{seconds}, $SLACK, "$name: at once");
-		is(rows("cut $name"), 1, "$name: the row is there");
-	}
 	# still within the session timeouts
-	ok(!$session{$_}->is_done, "$_: waits") for grep { /^(?:back|later) (?!off)/ } @names;
+	ok(!$session{$_}->is_done, "$_: waits") for grep { /^back/ } @names;
+	my $terminated = $session{'back terminated'};
+	my $began = time;
+	$admin->value('SELECT pg_terminate_backend(' . $terminated->pid . ')');
+	$terminated->wait_error;
+	in_time(time - $began, $SLACK, 'terminated: at once');
+	my $result = $terminated->wait;
+	is("$result->{state} $result->{closed}", '57P01 1', 'terminated: 57P01, and the end');
+	is(rows('cut back terminated'), 0, 'its row is not there');
 	$back->pass;
 
-	foreach my $name (grep { /^back (?!off)/ } @names)
+	foreach my $name (grep { /^back (?!term)/ } @names)
 	{
 		my $result = $session{$name}->wait;
 		is($result->{state}, '', "$name: commits when it is back");
 		is(rows("cut $name"), 1, "$name: the row is there");
 		is($session{$name}->value('SELECT losses FROM zk_session'), 0, "$name: in the same ZooKeeper session");
 	}
-	foreach my $name (grep { /^(?:gone|silent) (?!off|expired)/ } @names)
+	foreach my $name (grep { /^(?:gone|silent)/ } @names)
 	{
 		my $result = $session{$name}->wait;
 		zk_is_lost($result, '/cut/' . ($name =~ tr{ }{/}r), $name);
@@ -1070,29 +915,8 @@ subtest 'cut off at COMMIT' => sub {
 		is(rows("cut $name"), 0, "$name: the row is not there");
 	}
 
-	# canceled, terminated
-	my $pid = $session{'later cancel'}->pid;
-	my $began = time;
-	$admin->value("SELECT pg_cancel_backend($pid)");
-	is($session{'later cancel'}->wait->{state}, '57014', 'canceled: 57014');
-	in_time(time - $began, $SLACK, 'canceled: at once');
-	is($session{'later cancel'}->value('SELECT count(*) FROM zk_locks'), 0, 'canceled: the transaction is over');
-	$pid = $session{'later terminate'}->pid;
-	$began = time;
-	$admin->value("SELECT pg_terminate_backend($pid)");
-	$session{'later terminate'}->wait_error;
-	in_time(time - $began, $SLACK, 'terminated: at once');
-	my $result = $session{'later terminate'}->wait;
-	is("$result->{state} $result->{closed}", '57P01 1', 'terminated: 57P01, and the end');
-	is(rows("cut later %"), 0, 'neither row is there');
-
-	$result = $session{'gone expired'}->wait;
-	zk_is_lost($result, '/cut/gone/expired', 'gone expired');
-	in_time($result->{seconds}, 10, 'gone expired: as soon as the session is lost, not after operation_timeout');
-	is(rows('cut gone expired'), 0, 'gone expired: the row is not there');
-
 	# all of them continue
-	$_->pass for $gone, $silent, $later;
+	$_->pass for $gone, $silent;
 	foreach my $name (qw(gone silent))
 	{
 		my $session = $session{"$name session"};
@@ -1101,16 +925,14 @@ subtest 'cut off at COMMIT' => sub {
 			"$name session: the lock was in doubt, not lost: the next one commits");
 	}
 	zk_works($session{$_}, "$_: works") for grep { !/terminate/ } @names;
-	is($session{'gone expired'}->value('SELECT losses FROM zk_session'), 1, 'gone expired: in a new ZooKeeper session');
-
 	# that of the one that was terminated would be there for half a minute
 	my %of = $zk->ephemerals;
-	$zk->end_sessions_of(grep { m{^/zklock/cut/later/terminate/} } map { @$_ } values %of);
+	$zk->end_sessions_of(grep { m{^/zklock/cut/back/terminated/} } map { @$_ } values %of);
+	$_->quit for values %session;
 };
 
 subtest 'the answer to the guard is lost' => sub {
-	my $proxy = new_proxy();
-	my $session = zk_session_with($node, hosts => $proxy, commit_guard => 'strict');
+	my ($session, $proxy) = counted(commit_guard => 'strict');
 	my $begin = sub {
 		$session->value("BEGIN; INSERT INTO t VALUES ('$_[0]'); SELECT zk_xact_lock('/answer')");
 		$proxy->clear_log;
@@ -1138,16 +960,6 @@ subtest 'the answer to the guard is lost' => sub {
 	zk_is_lost($session->wait, '/answer', 'deleted between the two');
 	is(rows('deleted'), 0, 'deleted: the row is not there');
 	zk_works($session, 'deleted: works');
-
-	$begin->('held');
-	$proxy->hold('multi');
-	$session->send('COMMIT');
-	$proxy->wait_held;
-	ok(!$session->is_done, 'nothing commits before the answer is here');
-	is(rows('held'), 0, 'nor can anybody see it');
-	$proxy->release;
-	is($session->wait->{state}, '', 'then it does');
-	is(rows('held'), 1, 'and the row is there');
 	$session->quit;
 
 	# A good answer that was unread while the process was stopped

@@ -247,9 +247,8 @@ sub hurt
 
 my @reply_faults = qw(swallow unheard drop abort cut stall hold twice late expire outage);
 my @damages = qw(xid length negative huge tiny zero text moved);
-# faults of answers that hold several results
-my @multi_faults = qw(short few more early never other longer blamed vague name_length
-  name_negative name_huge);
+# of an answer that holds several results (frame_test has all that such an answer can be)
+my @multi_faults = qw(short vague);
 my @request_faults = qw(swallow drop abort cut stall hold);
 my @calls = qw(memory library send);    # see t/c/faults.h
 

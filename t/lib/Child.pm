@@ -59,7 +59,11 @@ sub is_suspended
 }
 
 # spawn(\@command, %opt), in a group of its own
-#   err     file to which its standard error is appended; default: discarded
+#   err     file to which its standard error is appended, or '-': it is ours; default:
+#           discarded
+#   log     1: there goes its standard output, too
+#   dir     where it works
+#   detach  1: it outlives us
 #   env     additions to its environment
 #   bare    1: it inherits no other descriptor of ours, whatever its flags
 sub spawn
@@ -73,19 +77,23 @@ sub spawn
 		# By descriptor: a test framework may have tied these handles.
 		POSIX::dup2(fileno $in, 0);
 		POSIX::dup2(fileno $out, 1);
-		POSIX::dup2(POSIX::open($opt{err} // '/dev/null', POSIX::O_WRONLY() | POSIX::O_CREAT() | POSIX::O_APPEND(), 0600), 2);
+		POSIX::dup2(POSIX::open($opt{err} // '/dev/null', POSIX::O_WRONLY() | POSIX::O_CREAT() | POSIX::O_APPEND(), 0600), 2) if ($opt{err} // '') ne '-';
+		POSIX::dup2(2, 1) if $opt{log};
 		POSIX::setsid();
+		chdir $opt{dir} if defined $opt{dir};
 		if ($opt{bare}) { POSIX::close($_) for 3 .. 255; }
 		$SIG{$_} = 'DEFAULT' for qw(INT QUIT TERM HUP PIPE);
 		%ENV = (%ENV, %{ $opt{env} // {} });
 		# END does not run when a test is killed with SIGKILL, so leave it to
 		# the kernel.
-		{ no warnings 'exec'; exec 'setpriv', '--pdeathsig', 'KILL', @$command; }
+		{ no warnings 'exec'; exec(($opt{detach} ? () : qw(setpriv --pdeathsig KILL)), @$command); }
+		my $why = "could not run $command->[0]: $!\n";
+		POSIX::write(2, $why, length $why);
 		POSIX::_exit(127);
 	}
 	close $_ for $in, $out;
 	$to->autoflush(1);
-	remember($pid);
+	remember($pid) unless $opt{detach};
 	return ($pid, $to, $from);
 }
 
@@ -101,7 +109,7 @@ sub serve
 		my @open;
 		$SIG{$_} = 'DEFAULT' for qw(INT TERM HUP);
 		$SIG{PIPE} = 'IGNORE';
-		# a servant ends when nobody has the other end of its socket
+		# a proxy ends when nobody has the other end of its pipe
 		POSIX::close($_) for grep { $_ != fileno $listener } 3 .. 255;
 		while (my $sock = $listener->accept)
 		{

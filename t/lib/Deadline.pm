@@ -43,10 +43,10 @@ use Exporter qw(import);
 use FindBin;
 use Time::HiRes qw(sleep time);
 
-# A servant tests nothing, and half of its start would be this.
+# A proxy tests nothing, and half of its start would be this.
 BEGIN
 {
-	if (!$Servant::is_one) { require Test::More; Test::More->import; }
+	if (!$ZkProxy::is_one) { require Test::More; Test::More->import; }
 }
 
 our @EXPORT = qw($TIMEOUT $MOMENT $TIMING $WHOLE in_time until_true);
@@ -114,7 +114,7 @@ if (!$WHOLE && open my $file, '<', $list)    # a helper process has none
 }
 
 my $subtest = \&Test::Builder::subtest;
-if (!$Servant::is_one)
+if (!$ZkProxy::is_one)
 {
 	no warnings 'redefine';
 	*Test::Builder::subtest = sub {

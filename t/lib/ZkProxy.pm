@@ -28,7 +28,7 @@ ZkProxy - a faulty network between a client and one ZooKeeper server
 
 This is a separate process that understands ZooKeeper's frames, in both
 directions: what is swallowed, held or counted is a whole request, answer or
-watch event.  It ends with the process that made it: see Servant.
+watch event.  It ends with the process that made it, in whatever way that ends.
 
 Operations have the names of ZooKeeper's protocol: create, create2, delete,
 exists, getData, getChildren, getChildren2, sync, multi, createContainer, ping,
@@ -53,31 +53,90 @@ package ZkProxy;
 use strict;
 use warnings;
 use Carp;
+use Cwd qw(abs_path);
+use File::Basename qw(dirname);
+use IO::Select;
 use IO::Socket::INET;
 use POSIX ();
 use Socket;
 use Time::HiRes qw(sleep time);
 
+use Child;
 use Deadline;
-use Servant;
 use ZkClient;
 use ZooKeeper;
 
-our @ISA = ('Servant');
+my $lib = abs_path(dirname(__FILE__));
 
 # ======================================================== the side of the test
 
 # ZkProxy->new($target, delay_ms => n): $target is "host:port", or an object
-# with "hosts".
+# with "hosts".  With link => 1 what is said are no frames: it is what servers say to
+# each other, of which only the whole network concerns the test.
 sub new
 {
 	my ($class, $target, %opt) = @_;
 	$target = $target->hosts if ref $target;
 
-	my $self = $class->_spawn('ZkProxy', $target);
+	# A fresh interpreter has neither the test's END blocks and open files
+	# nor the handles that a test framework has tied.
+	my ($pid, $to, $from) = Child::spawn(
+		[ $^X, '-I', $lib, '-e', 'BEGIN { $ZkProxy::is_one = 1; } use ZkProxy; ZkProxy::Server::main(@ARGV)', $target, $opt{link} // 0 ],
+		err => '-');
+	my $self = bless { pid => $pid, to => $to, from => $from, buffer => '' }, $class;
 	$self->{port} = $self->_answer('start');
 	$self->delay_ms($opt{delay_ms}) if $opt{delay_ms};
 	return $self;
+}
+
+# Send a command and return its answer: a line with the length, then that many
+# bytes.
+sub _do
+{
+	my ($self, $command) = @_;
+	local $SIG{PIPE} = 'IGNORE';
+	return $self->_answer($command) if syswrite $self->{to}, "$command\n";
+	croak "ZkProxy: $command: the process is gone";
+}
+
+sub _answer
+{
+	my ($self, $command) = @_;
+	my $deadline = time + $TIMEOUT;
+	my $select = IO::Select->new($self->{from});
+	while (1)
+	{
+		if ($self->{buffer} =~ /^(\d+)\n/ && length $self->{buffer} >= length($1) + 1 + $1)
+		{
+			my $answer = substr $self->{buffer}, length($1) + 1, $1;
+			$self->{buffer} = '';
+			croak "ZkProxy: $command: $1" if $answer =~ /^ERROR (.*)/s;
+			return $answer;
+		}
+		my $left = $deadline - time;
+		croak "ZkProxy: $command: no answer" if $left <= 0;
+		next unless $select->can_read($left);    # interrupted by SIGCHLD
+		sysread $self->{from}, $self->{buffer}, 1 << 20, length $self->{buffer}
+		  or croak "ZkProxy: $command: the process is gone";
+	}
+}
+
+sub stop
+{
+	my ($self) = @_;
+	return unless $self->{pid};
+	close $self->{to};    # which ends the process
+	waitpid $self->{pid}, 0;
+	Child::forget(delete $self->{pid});
+	return;
+}
+
+sub DESTROY
+{
+	my ($self) = @_;
+	local ($?, $!, $@);
+	$self->stop if Child::is_ours($self->{pid});
+	return;
 }
 
 sub port { return $_[0]->{port}; }
@@ -122,29 +181,29 @@ sub dribble { return $_[0]->_do('dribble'); }
 # of the next such requests it applies to (default 1).
 
 # The server gets it, but the answer never reaches the client.
-sub swallow { return _rule('swallow', @_); }
+sub swallow { return _rule('reply swallow', @_); }
 
 # The same, and the connection is cut when the answer would arrive.
-sub swallow_and_drop { return _rule('swallow_and_drop', @_); }
+sub swallow_and_drop { return _rule('reply drop', @_); }
 
 # The server gets it, but the client gets text, as from a web server.
-sub garble { return _rule('garble', @_); }
+sub garble { return _rule('reply text', @_); }
 
 # The connection is cut instead of passing on the request.
-sub drop_request { return _rule('drop_request', @_); }
+sub drop_request { return _rule('request drop', @_); }
 
 # The answer, and all that follows it from the server, waits for release.
-sub hold { return _rule('hold', @_); }
+sub hold { return _rule('reply hold', @_); }
 
 # The request, and all that follows it from the client, waits for release.
-sub hold_request { return _rule('hold_request', @_); }
+sub hold_request { return _rule('request hold', @_); }
 
 # The server never gets it, and the client gets this code, as from a server that has
 # not carried it out: -127 if it throttles.
 sub deny
 {
 	my ($self, $op, $code, $count) = @_;
-	return _rule("deny$code", $self, $op, $count);
+	return _rule("request deny$code", $self, $op, $count);
 }
 
 # Watch events wait, and everything behind them, as the order of a connection
@@ -152,7 +211,7 @@ sub deny
 sub hold_event
 {
 	my ($self, %opt) = @_;
-	return $self->_do('rule ' . ($opt{alone} ? 'hold_event_alone' : 'hold_event') . ' event 1');
+	return $self->_do('rule reply ' . ($opt{alone} ? 'hold_alone' : 'hold') . ' event 1');
 }
 
 sub _rule
@@ -188,14 +247,9 @@ sub _rule
 #   xid        it has the xid of another request
 #   length, negative, huge, tiny, zero    its length is wrong
 #   text       something else instead, as from a web server
-#   short, few, more, early, never, other, longer, blamed, vague
-#              the first answer to a multi from there on lacks its end or its
-#              first result, has one result more, ends early or never, has a
-#              result of another kind, goes on after its end, is an error with
-#              all results, is an error without a reason
-#   slash      the paths in such an answer begin without one
-#   name_length, name_negative, name_huge
-#              the same, in one that begins with the name of a created node
+#   short, vague, slash
+#              the first answer to a multi from there on lacks its end, is an error
+#              without a reason, has paths that begin without a slash
 #   moved      the server says that the session has moved to another one
 #   expire     the connection is cut, and the next one is told that its
 #              session has expired
@@ -255,13 +309,18 @@ sub count
 	return $self->_do('count ' . join(',', ref $op ? @$op : $op));
 }
 
-# Wait until that many have been seen.  Dies after $timeout s.
+# Wait until that many (default: one) have been seen.
 sub wait_for
 {
-	my ($self, $op, $count, $timeout) = @_;
-	$count //= 1;
-	return $self->_wait(sub { $self->count($op) >= $count }, $timeout,
-		"$count x " . (ref $op ? "@$op" : $op));
+	my ($self, $op, $count) = @_;
+	return until_true(sub { $self->count($op) >= ($count // 1) }, 'a ' . (ref $op ? "@$op" : $op));
+}
+
+# Wait until that many answers to it, of one name, have arrived, or events.
+sub wait_answers
+{
+	my ($self, $op, $count) = @_;
+	return until_true(sub { ($count // 1) <= grep { $_->[1] eq '<' && $_->[2] eq $op } $self->log }, "an answer to $op");
 }
 
 # How many frames wait because of a rule, and how many answers were swallowed.
@@ -270,18 +329,9 @@ sub swallowed { return $_[0]->_do('swallowed'); }
 
 # Wait until a rule has held something back: the answer (or event) is in the
 # proxy and the client does not have it.
-sub wait_held
-{
-	my ($self, $timeout) = @_;
-	return $self->_wait(sub { $self->held > 0 }, $timeout, 'something to hold');
-}
+sub wait_held { my ($self) = @_; return until_true(sub { $self->held > 0 }, 'something to hold'); }
 
-sub wait_swallowed
-{
-	my ($self, $count, $timeout) = @_;
-	$count //= 1;
-	return $self->_wait(sub { $self->swallowed >= $count }, $timeout, "$count swallowed");
-}
+sub wait_swallowed { my ($self) = @_; return until_true(sub { $self->swallowed > 0 }, 'an answer to swallow'); }
 
 # Lose the next answer to an operation (or the request) in one of these ways, and
 # wait until that has happened.
@@ -307,7 +357,7 @@ sub wait_lost
 	my ($self, $way) = @_;
 	return $self->wait_held if $lose{$way} =~ /^hold/;
 	return $self->wait_swallowed if $lose{$way} =~ /^swallow/;
-	return $self->_wait(sub { grep { $_->[1] eq '.' && $_->[2] eq 'drop' } $self->log }, undef, 'a cut');
+	return until_true(sub { grep { $_->[1] eq '.' && $_->[2] eq 'drop' } $self->log }, 'a cut');
 }
 
 # How many bytes have been passed on to the server, and to clients, since clear_log.
@@ -319,13 +369,6 @@ sub connections { return $_[0]->_do('connections'); }
 # The connections that got a session, since the proxy was started:
 #   [ session id as 0x..., time of the handshake, time of the end or '' ], ...
 sub sessions { return map { [ split /\t/, $_, -1 ] } split /\n/, $_[0]->_do('sessions'); }
-
-sub _wait
-{
-	my ($self, $code, $timeout, $what) = @_;
-	until_true($code, $what, $timeout);
-	return 1;
-}
 
 # The traffic since clear_log:
 #   [time, direction, operation, xid, path, error, connection, more]
@@ -416,7 +459,8 @@ use Errno qw(EAGAIN EINTR EWOULDBLOCK);
 use Time::HiRes qw(time);
 
 my ($target, $port, $listener, $mode, $delay, $dribble);
-my @rules;         # { action, ops => {name => 1}, count }
+my $link;          # it passes bytes, not frames
+my @rules;         # { way, action, ops => {name => 1}, count }
 my %conns;         # number => connection
 my @log;
 my %count;         # operation => requests seen
@@ -442,22 +486,22 @@ my $refuse_until;     # an outage ends by itself
 #   handshake  the next frame is the first one
 #   raw        text instead of frames
 #   eof        the sender has closed: close when the queue is empty
-# "asked" has the requests without an answer: { xid, op, path, action }; the
+# "asked" has the requests without an answer: { xid, op, path, action }, where the
+# action is that for the answer; the
 # queue of "aside" has the events that hold_event(alone => 1) holds.
 
 sub main
 {
-	($target) = @_;
+	($target, $link) = @_;
 	$SIG{PIPE} = 'IGNORE';
 	$port = _listen(ZooKeeper::free_port());
 	_forget();
-	my $control = IO::Socket->new_from_fd(0, 'r+');
-	Servant::reply($control, $port);
+	_reply($port);
 
 	my $commands = '';
 	while (1)
 	{
-		my ($readable, $writable) = _select($control);
+		my ($readable, $writable) = _select();
 
 		# Clients before servers: a request that has arrived was sent before an
 		# answer that has arrived.  trips relies on it.
@@ -470,14 +514,14 @@ sub main
 			}
 		}
 		_accept() if $listener && $readable->{ fileno $listener };
-		if ($readable->{ fileno $control })
+		if ($readable->{0})
 		{
 			# the test is over, in whatever way it ended
-			sysread $control, $commands, 65536, length $commands or POSIX::_exit(0);
+			sysread STDIN, $commands, 65536, length $commands or POSIX::_exit(0);
 			while ($commands =~ s/^(.*)\n//)
 			{
 				my $answer = eval { _command(split / /, $1) };
-				Servant::reply($control, $@ ? "ERROR $@" : $answer // '');
+				_reply($@ ? "ERROR $@" : $answer // '');
 			}
 		}
 		if ($refuse_until && time >= $refuse_until)
@@ -489,13 +533,24 @@ sub main
 	}
 }
 
+sub _reply
+{
+	my ($answer) = @_;
+	my $bytes = length($answer) . "\n$answer";
+	while (length $bytes)
+	{
+		my $n = syswrite STDOUT, $bytes or POSIX::_exit(0);
+		substr $bytes, 0, $n, '';
+	}
+	return;
+}
+
 sub _select
 {
-	my ($control) = @_;
 	my ($r, $w) = ('', '');
 	my $wake;
 
-	vec($r, fileno $control, 1) = 1;
+	vec($r, 0, 1) = 1;
 	vec($r, fileno $listener, 1) = 1 if $listener && $mode ne 'refuse';
 	foreach my $conn (values %conns)
 	{
@@ -545,7 +600,14 @@ sub _accept
 			close $client;
 			next;
 		}
-		my $server = IO::Socket::INET->new(PeerAddr => $target, Proto => 'tcp', Timeout => 5);
+		my $server = _connect();
+		# who is refused would try again, but a server that was accepted and then cut off
+		# may draw other conclusions
+		for (my $n = 0; $link && !$server && $n < 50; $n++)
+		{
+			select undef, undef, undef, 0.02;
+			$server = _connect();
+		}
 		unless ($server)
 		{
 			close $client;    # what a client sees when a server is down
@@ -561,13 +623,15 @@ sub _accept
 			number => $number,
 			asked => [],
 			aside => { queue => [] },
-			up => { from => $client, to => $server, in => '', out => '', queue => [], handshake => 1 },
-			down => { from => $server, to => $client, in => '', out => '', queue => [], handshake => 1 }
+			up => { from => $client, to => $server, in => '', out => '', queue => [], handshake => 1, raw => $link },
+			down => { from => $server, to => $client, in => '', out => '', queue => [], handshake => 1, raw => $link }
 		};
 		_log($conns{$number}, '.', 'open');
 	}
 	return;
 }
+
+sub _connect { return IO::Socket::INET->new(PeerAddr => $target, Proto => 'tcp', Timeout => 5); }
 
 sub _close
 {
@@ -648,27 +712,27 @@ sub _request
 		substr $frame, 20, 8, pack 'Q>', 1;    # no session has this id
 	}
 	my $nth = _nth('request');
-	if ($nth)
+	my ($way, $action) = $nth ? ('request', $nth) : _match($op eq 'multi' ? _kind($more) : $op);
+	my $fault = $way eq 'request' ? $action : '';
+	_log($conn, 'x', $op, $xid, $path, '', $nth) if $nth;
+	$fault = $op =~ /^(?:connect|ping|close)$/ ? '' : 'deny-127' if $fault eq 'throttle';
+	if ($fault =~ /^deny(.*)/)
 	{
-		_log($conn, 'x', $op, $xid, $path, '', $nth);
-		return if $nth eq 'swallow';
-		my $half = substr $frame, 0, length($frame) / 2;
-		return _close($conn, 'drop') if $nth eq 'drop';
-		return _abort($conn) if $nth eq 'abort';
-		_queue($conn->{up}, $half) if $nth =~ /^(?:cut|stall)$/;
-		return _queue($conn->{up}, '', cut => 1) if $nth eq 'cut';
-		return _queue($conn->{up}, '', held => 1) if $nth eq 'stall';
-		die "no such fault of a request: $nth\n" unless $nth =~ /^(?:hold|throttle)$/;
+		# in its place, so that the answer comes in its turn
+		$frame = pack 'N/a*', pack 'l> l> N/a* C', $xid, $ZkClient::OP{exists}, '/', 0;
+		($way, $action) = ('reply', $fault);
 	}
-
-	my $action = _match($op eq 'multi' ? _kind($more) : $op);
-	$action = 'deny-127' if $nth eq 'throttle' && $op !~ /^(?:connect|ping|close)$/;
-
-	# in its place, so that the answer comes in its turn
-	$frame = pack 'N/a*', pack 'l> l> N/a* C', $xid, $ZkClient::OP{exists}, '/', 0 if $action =~ /^deny/;
-	return _close($conn, 'drop') if $action eq 'drop_request';
-	push @{ $conn->{asked} }, { xid => $xid, op => $op, path => $path, action => $action };
-	_queue($conn->{up}, $frame, held => $action eq 'hold_request' || $nth eq 'hold');
+	elsif ($fault && $fault ne 'hold')
+	{
+		return if $fault eq 'swallow';
+		return _close($conn, 'drop') if $fault eq 'drop';
+		return _abort($conn) if $fault eq 'abort';
+		die "no such fault of a request: $fault\n" unless $fault =~ /^(?:cut|stall)$/;
+		_queue($conn->{up}, substr $frame, 0, length($frame) / 2);
+		return _queue($conn->{up}, '', $fault eq 'cut' ? (cut => 1) : (held => 1));
+	}
+	push @{ $conn->{asked} }, { xid => $xid, op => $op, path => $path, action => $way eq 'reply' ? $action : '' };
+	_queue($conn->{up}, $frame, held => $fault eq 'hold');
 	return;
 }
 
@@ -687,35 +751,18 @@ my %damage = (
 sub _denied { $_[0] = pack('N', 16) . substr($_[0], 4, 12) . pack 'l>', $_[1]; return; }
 
 # The answer to a multi has its results after 20 bytes: type, done, error in
-# nine bytes, then the name of what was created; the last has type -1 and is
+# nine bytes; the last has type -1 and is
 # done.
 my %of_multi = (
 	short => sub { substr $_[0], -9, 9, ''; },
-	few => sub { substr $_[0], 20, _first($_[0]), ''; },
-	more => sub { substr $_[0], 20, 0, substr $_[0], 20, _first($_[0]); },
-	early => sub { substr $_[0], 24, 1, "\1"; },
-	never => sub { substr $_[0], -5, 1, "\0"; },
-	other => sub { substr $_[0], 20, 4, pack 'N', unpack('x20 N', $_[0]) == 2 ? 13 : 2; },
-	longer => sub { $_[0] .= "\0" x 5; },
-	blamed => sub { substr $_[0], 16, 4, pack 'l>', -4; },
-	slash => sub { $_[0] =~ s{/zklock/}{xzklock/}g; },
 	vague => sub { substr $_[0], 20, -9, pack 'l> C l> l>', -1, 0, 0, 0; },
-	name_length => sub { substr $_[0], 29, 4, pack 'N', 1 + unpack 'x29 N', $_[0]; },
-	name_negative => sub { substr $_[0], 29, 4, pack 'l>', -1; },
-	name_huge => sub { substr $_[0], 29, 4, pack 'N', 0x7fff_ffff; });
+	slash => sub { $_[0] =~ s{/zklock/}{xzklock/}g; });
 foreach my $name (keys %of_multi)
 {
 	$damage{$name} = sub {
 		$of_multi{$name}->($_[0]);
 		substr $_[0], 0, 4, pack 'N', length($_[0]) - 4;
 	};
-}
-
-# The length of the first result
-sub _first
-{
-	my $type = unpack 'x20 l>', $_[0];
-	return 9 + ($type == -1 ? 4 : $type == 1 ? 4 + unpack('x29 N', $_[0]) : 0);
 }
 
 # What to do with this frame, if it is the nth.
@@ -729,7 +776,6 @@ sub _nth
 	{
 		return '' if $n < $fault->[0] || $kind ne $of;
 		return '' if $of eq 'multi' && length $frame < 29;
-		return '' if $fault->[1] =~ /^name/ && unpack('x20 N', $frame) != 1;
 		delete $nth{$way};
 		return $fault->[1];
 	}
@@ -747,7 +793,7 @@ sub _abort
 	return _close($conn, 'drop');
 }
 
-# A reply is the nth.  Returns what to queue of it and how, or nothing.
+# A fault that ends what is known of a reply
 sub _damage
 {
 	my ($conn, $nth, $frame, $xid) = @_;
@@ -759,6 +805,7 @@ sub _damage
 		return if $nth =~ /^(?:swallow|unheard)$/;
 		$expire_next = 1 if $nth eq 'expire';
 		_abort($conn) if $nth eq 'abort';
+		# what came before it is delivered first
 		_queue($down, '', cut => 1);
 	}
 	elsif ($nth eq 'cut' || $nth eq 'stall')
@@ -772,7 +819,6 @@ sub _damage
 		_queue($down, $frame);
 		$down->{queue}[-1]{due} += 0.3;
 	}
-	elsif ($nth eq 'hold') { _queue($down, $frame, held => 1); }
 	elsif ($nth eq 'outage')
 	{
 		_mode('refuse');
@@ -919,45 +965,34 @@ sub _answer
 	my $kind = $xid == -1 ? 'event' : $i < @$asked && $asked->[$i]{op} eq 'multi' ? 'multi' : '';
 	my $nth = _nth('reply', $frame, $kind);
 
+	my @entry;
+	my $request = { action => '' };
 	if ($xid == -1)
 	{
 		my ($type, undef, $path) = unpack 'x20 l> l> N/a*', $frame;
-		$more = $ZkClient::EVENT{$type} // $type;
-		if ($nth)
-		{
-			_log($conn, 'x', 'event', $xid, $path, '', "$more $nth");
-			return _damage($conn, $nth, $frame, $xid);
-		}
-		my $action = _match('event', 1);
-		$frame = _spoil('event', $frame);
-		my @event = (entry => [ '<', 'event', $xid, $path, '', $more ], held => $action ne '');
-		return _queue($action eq 'hold_event_alone' ? $conn->{aside} : $down, $frame, @event);
+		@entry = ('event', $xid, $path, '', $ZkClient::EVENT{$type} // $type);
+		$request = { op => 'event', action => (_match('event', 1))[1] };
+	}
+	else
+	{
+		$request = splice @$asked, $i, 1 if $i < @$asked;
+		$request->{op} //= "unasked $xid";
+		@entry = ($request->{op}, $xid, $request->{path} // '', $err, $more);
 	}
 
-	my $request = $i < @$asked ? splice(@$asked, $i, 1) : { op => "unasked $xid", path => '', action => '' };
-	my @entry = ($request->{op}, $xid, $request->{path}, $err, $more);
-
-	if ($nth)
+	my $fault = $nth || $request->{action};
+	if ($fault && $fault !~ /^(?:hold|deny)/)
 	{
-		_log($conn, 'x', @entry[ 0 .. 3 ], "$more $nth");
-		return _damage($conn, $nth, $frame, $xid);
+		_log($conn, 'x', @entry[ 0 .. 3 ], $nth ? "$entry[4] $nth" : $entry[4]);
+		return _damage($conn, $fault, $frame, $xid);
 	}
-	if ($request->{action} =~ /^swallow/)
-	{
-		$swallowed++;
-		_log($conn, 'x', @entry);
-		return if $request->{action} eq 'swallow';
-		# what came before it is delivered first
-		return _queue($down, '', cut => 1);
-	}
-	$damage{text}->($frame) if $request->{action} eq 'garble';
-	_denied($frame, $entry[3] = $1) if $request->{action} =~ /^deny(.*)/;
+	_denied($frame, $entry[3] = $1) if $fault =~ /^deny(.*)/;
 	my $forge = $forge{ $request->{op} };
 	$frame = $forge->($frame, $err) if $forge;
 	my $sound = $frame;
 	$frame = _spoil($request->{op}, $frame);
-	$body{ $request->{op} } = substr $sound, 20 if $spoil && $err == 0 && length $sound > 20 && $request->{op} ne 'connect';
-	_queue($down, $frame, entry => [ '<', @entry ], held => $request->{action} eq 'hold');
+	$body{ $request->{op} } = substr $sound, 20 if $spoil && $err == 0 && length $sound > 20 && $request->{op} !~ /^(?:connect|event)$/;
+	_queue($fault eq 'hold_alone' ? $conn->{aside} : $down, $frame, entry => [ '<', @entry ], held => scalar($fault =~ /^hold/));
 	return;
 }
 
@@ -1022,8 +1057,8 @@ sub _write
 
 # ---------------------------------------------------------- rules and commands
 
-# The action of the first rule for this operation.  This uses the rule up unless
-# it is a permanent one.
+# The way and the action of the first rule for this operation.  This uses the rule up
+# unless it is a permanent one.
 sub _match
 {
 	my ($op, $stays) = @_;
@@ -1031,9 +1066,9 @@ sub _match
 	{
 		next unless $rule->{ops}{$op} || ($rule->{ops}{'*'} && $op !~ /^(?:ping|event)$/);
 		@rules = grep { $_ != $rule } @rules if !$stays && --$rule->{count} <= 0;
-		return $rule->{action};
+		return @$rule{qw(way action)};
 	}
-	return '';
+	return ('', '');
 }
 
 sub _release
@@ -1070,8 +1105,8 @@ my %command = (
 	drop => sub { _close($_, 'drop') for values %conns; return; },
 	delay => sub { $delay = $_[0] / 1000; return; },
 	rule => sub {
-		my ($action, $ops, $count) = @_;
-		push @rules, { action => $action, ops => { map { $_ => 1 } split /,/, $ops }, count => $count };
+		my ($way, $action, $ops, $count) = @_;
+		push @rules, { way => $way, action => $action, ops => { map { $_ => 1 } split /,/, $ops }, count => $count };
 		return;
 	},
 	release => \&_release,

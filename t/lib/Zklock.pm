@@ -177,12 +177,7 @@ sub zk_library
 	return $library;
 }
 
-# Wait until $code returns something true, and return that.
-sub zk_until
-{
-	my ($code, $what, $timeout) = @_;
-	return until_true($code, $what, $timeout);
-}
+*zk_until = \&until_true;
 
 # Whether that process waits for ZooKeeper, be it to connect, for an answer, or
 # for its turn.  Only PostgreSQL 17 and later show which.
@@ -451,43 +446,23 @@ sub new
 {
 	my ($class, $node, %opt) = @_;
 	my $connstr = $node->connstr($opt{dbname} // 'postgres');
-	my ($in, $out, $err) = map { [ _pipe() ] } 1 .. 3;
-
-	my $psql = fork // die "could not fork: $!";
-	if ($psql == 0)
-	{
-		# By descriptor: the test framework has tied these handles.
-		POSIX::dup2(fileno $in->[0], 0);
-		POSIX::dup2(fileno $out->[1], 1);
-		POSIX::dup2(fileno $err->[1], 2);
-		$ENV{PGOPTIONS} = $opt{options} if defined $opt{options};
-		$ENV{PGUSER} = $opt{user} if defined $opt{user};
-		$SIG{$_} = 'DEFAULT' for qw(INT TERM HUP PIPE);
-		{
-			no warnings 'exec';
-			exec 'psql', '-X', '-q', '-A', '-t', '-v', 'VERBOSITY=verbose', '-d', $connstr;
-		}
-		POSIX::_exit(127);
-	}
-	close $_ for $in->[0], $out->[1], $err->[1];
-	Child::remember($psql);
+	my %env;
+	$env{PGOPTIONS} = $opt{options} if defined $opt{options};
+	$env{PGUSER} = $opt{user} if defined $opt{user};
+	pipe(my $err, my $complains) or die "pipe: $!";
+	my ($psql, $in, $out) = Child::spawn([ qw(psql -X -q -A -t -v VERBOSITY=verbose -d), $connstr ], err => '/dev/fd/' . fileno $complains, env => \%env);
+	close $complains;
 	my $self = bless {
 		psql => $psql,
-		in => $in->[1],
-		out => { handle => $out->[0], text => '' },
-		err => { handle => $err->[0], text => '' }
+		in => $in,
+		out => { handle => $out, text => '' },
+		err => { handle => $err, text => '' }
 	}, $class;
 	# a pooler's backend outlives its client
 	$self->{pooled} = 1 if $node->can('direct');
 	($self->{pid}) = $self->value('SELECT pg_backend_pid()') =~ /^(\d+)$/
 	  or die 'psql did not connect';
 	return $self;
-}
-
-sub _pipe
-{
-	pipe(my $read, my $write) or die "pipe: $!";
-	return ($read, $write);
 }
 
 # of the backend

@@ -49,7 +49,7 @@ use Fcntl qw(:flock);
 use File::Path qw(make_path);
 use IO::Select;
 use IO::Socket::INET;
-use POSIX qw(:sys_wait_h setsid);
+use POSIX qw(:sys_wait_h);
 use Time::HiRes qw(sleep time);
 
 use Child;
@@ -65,8 +65,6 @@ my $super_digest = 'super:GR9f4mKrV2reacyCyiukMpZl5qc=';
 
 # Most servers live for seconds, in which each page that is touched first costs
 my @JAVA_OPTIONS = qw(-Xms24m -Xmn8m -XX:+UseTransparentHugePages);
-
-my %started;    # pid => server, for END
 
 # ZooKeeper->new(%opts):
 #   dir                    for its files; default: a temporary directory
@@ -222,25 +220,8 @@ sub _launch
 		  . ($self->{servers} || defined $self->{zoo_cfg} ? 'quorum.QuorumPeerMain' : 'ZooKeeperServerMain'),
 		$self->_cfg);
 
-	# END does not run when a test is killed with SIGKILL, so leave it to the
-	# kernel.
-	unshift @java, 'setpriv', '--pdeathsig', 'KILL' unless $self->{detach};
-
-	my $pid = fork // die "could not fork: $!";
-	return $self->_remember($pid) if $pid;
-
-	# A process group of its own, so that Ctrl-C reaches the test first.
-	setsid();
-	chdir $self->{dir};
-	# By descriptor: a test framework may have tied these handles.
-	POSIX::dup2(POSIX::open('/dev/null', POSIX::O_RDONLY()), 0);
-	POSIX::dup2(POSIX::open($self->{log}, POSIX::O_WRONLY() | POSIX::O_CREAT() | POSIX::O_APPEND(), 0600), 1);
-	POSIX::dup2(1, 2);
-	$SIG{$_} = 'DEFAULT' for qw(INT QUIT TERM PIPE);
-	%ENV = (%ENV, %{ $self->{env} });
-	{ no warnings 'exec'; exec @java; }
-	POSIX::write(2, "could not run $java[0]: $!\n", length "could not run $java[0]: $!\n");
-	POSIX::_exit(127);
+	my ($pid) = Child::spawn(\@java, err => $self->{log}, log => 1, map { ($_ => $self->{$_}) } qw(dir env detach));
+	return $pid;
 }
 
 # Write the file that ZK_CLASSES names, with the classes that a server loads, so that
@@ -263,25 +244,13 @@ sub archive_classes
 	return;
 }
 
-sub _remember
-{
-	my ($self, $pid) = @_;
-	$started{$pid} = { server => $self, owner => $$ } unless $self->{detach};
-	return $pid;
-}
-
 # Do not ask "ruok" here: too early, it is never answered.
 sub wait_ready
 {
 	my ($self) = @_;
-	my $deadline = time + $TIMEOUT;
-	until (($self->four_letter('srvr', 1) // '') =~ /^Mode: /m)
-	{
-		die "ZooKeeper does not run:\n" . $self->log_tail unless $self->running;
-		die "ZooKeeper is not ready after $TIMEOUT s:\n" . $self->log_tail
-		  if time > $deadline;
-		sleep 0.02;
-	}
+	my $serves = sub { ($self->four_letter('srvr', 1) // '') =~ /^Mode: /m };
+	eval { until_true(sub { $serves->() || !$self->running }, 'a ZooKeeper that serves') };
+	die "ZooKeeper does not run:\n" . $self->log_tail unless $serves->();
 	return;
 }
 
@@ -300,8 +269,7 @@ sub serves { my ($self) = @_; return $self->running && !Child::is_suspended($sel
 sub _gone
 {
 	my ($self) = @_;
-	delete $started{ $self->{pid} };
-	delete $self->{pid};
+	Child::forget(delete $self->{pid});
 	unlink "$self->{dir}/zookeeper.pid";
 	return;
 }
@@ -313,12 +281,7 @@ sub stop
 	return unless $self->running;
 	kill 'TERM', $self->{pid};
 	kill 'CONT', $self->{pid};    # it may be suspended
-	my $deadline = time + 10;
-	while ($self->running)
-	{
-		return $self->kill9 if time > $deadline;
-		sleep 0.02;
-	}
+	$self->kill9 unless eval { until_true(sub { !$self->running }, 'its end', 10) };
 	return;
 }
 
@@ -334,15 +297,7 @@ sub kill9
 
 sub restart { $_[0]->stop; return $_[0]->start; }
 
-# Returns when each of its threads has stopped.
-sub suspend
-{
-	my ($self) = @_;
-	kill 'STOP', $self->{pid};
-	waitpid $self->{pid}, WUNTRACED;
-	return;
-}
-
+sub suspend { return Child::suspend($_[0]->{pid}); }
 sub resume { kill 'CONT', $_[0]->{pid}; return; }
 
 # Sets the number of the next sequential child of these directories, as if they
@@ -351,13 +306,12 @@ sub resume { kill 'CONT', $_[0]->{pid}; return; }
 # ensemble.
 #
 # What a server receives goes to a log; when it starts, it writes a snapshot of
-# everything.  A file snapshot.<zxid> is, in ZooKeeper's usual encoding:
-#   "ZKSN", version (int), dbid (long); sessions: count (int), { id (long),
-#   timeout (int) }; access lists: count (int), { number (long), entries };
-#   nodes: { path, data, access list (long), czxid mzxid ctime mtime (longs),
-#   version cversion aversion (ints), owner pzxid (longs) }, terminated by "/";
-#   Adler32 of all this (long), "/"; a digest of the tree, with the same trailer.
-# Its cversion is the number of the next sequential child.
+# everything.  In a file snapshot.<zxid> a node is, in ZooKeeper's usual encoding:
+#   path, data, access list (long), czxid mzxid ctime mtime (longs), version cversion
+#   aversion (ints), ...
+# and its cversion is the number of the next sequential child.  Behind the last node is
+# "/", and then the Adler32 of all this (long), "/"; behind that a digest of the tree, which
+# is optional, with the same trailer.
 sub set_next_number
 {
 	my ($self, %number) = @_;
@@ -368,67 +322,23 @@ sub set_next_number
 	my ($newest, @old) = sort { hex($b =~ s/.*\.//r) <=> hex($a =~ s/.*\.//r) } glob "$self->{dir}/data/version-2/snapshot.*";
 	open my $file, '+<:raw', $newest or die "$newest: $!";
 	my $text = do { local $/; <$file> };
-	my $at = 16;    # after the header
-	my $get = sub {
-		my ($template, $length) = @_;
-		my @value = unpack $template, substr $text, $at, $length;
-		$at += $length;
-		return @value;
-	};
-	my $skip_string = sub {
-		my ($length) = $get->('l>', 4);
-		$at += $length if $length > 0;
-	};
-	my ($sessions) = $get->('l>', 4);
-	$at += 12 * $sessions;
-	my ($lists) = $get->('l>', 4);
-	foreach (1 .. $lists)
+	$text =~ s/(\0{3}\x01\/)\0{4}.{4}\0{3}\x01\/.*/$1/s or croak "$newest: no end";
+	foreach my $path (keys %number)
 	{
-		$at += 8;
-		my ($entries) = $get->('l>', 4);
-		foreach (1 .. $entries)
-		{
-			$at += 4;
-			$skip_string->() for 1 .. 2;
-		}
+		my $at = index $text, pack 'N/a*', $path;
+		croak "no such node: $path" if $at < 0;
+		$at += 4 + length $path;
+		my $data = unpack 'l>', substr $text, $at, 4;
+		substr $text, $at + 4 + ($data > 0 ? $data : 0) + 8 + 4 * 8 + 4, 4, pack 'l>', $number{$path};
 	}
-	while (1)
-	{
-		my ($length) = $get->('l>', 4);
-		my ($path) = $get->("a$length", $length);
-		last if $path eq '/';
-		$skip_string->();
-		$at += 8 + 4 * 8 + 4;
-		substr $text, $at, 4, pack 'l>', delete $number{$path} if exists $number{$path};
-		$at += 2 * 4 + 2 * 8;
-	}
-	croak 'no such node: ' . join ' ', keys %number if %number;
-
-	my ($a, $b) = (1, 0);
-	foreach (unpack 'C*', substr $text, 0, $at)
-	{
-		$a = ($a + $_) % 65521;
-		$b = ($b + $a) % 65521;
-	}
-	truncate $file, 0;    # drops the digest too, which is optional
+	require Compress::Raw::Zlib;
+	truncate $file, 0;
 	seek $file, 0, 0;
-	print $file substr($text, 0, $at), pack 'Q> N/a*', $b << 16 | $a, '/';
+	print $file $text, pack 'Q> N/a*', Compress::Raw::Zlib::adler32($text), '/';
 	close $file or die "$newest: $!";
 	unlink @old, glob "$self->{dir}/data/version-2/log.*";
 	$self->start;
 	return;
-}
-
-END
-{
-	# do not change the exit status of the test
-	local ($?, $!, $@);
-	foreach my $pid (keys %started)
-	{
-		next if $started{$pid}{owner} != $$;    # END also runs in a forked child
-		kill 'KILL', $pid;
-		waitpid $pid, 0;
-	}
 }
 
 # A test that dies of a signal runs no END block unless the signal is turned
@@ -695,12 +605,7 @@ sub create
 	return $self->with_client(sub { $_[0]->create($path, mode => $mode // 'persistent', %opt) });
 }
 
-# Wait until $code returns something true, and return that.
-sub wait_until
-{
-	my ($self, $code, $what, $timeout) = @_;
-	return until_true($code, $what // 'what was waited for', $timeout);
-}
+sub wait_until { my ($self, @args) = @_; return until_true(@args); }
 
 # ------------------------------------------------------------------ ensemble
 
@@ -723,15 +628,14 @@ sub ensemble
 
 	# Each server reaches each other one by an address of its own.  None
 	# compares these with what the others were told.
-	my $links;
+	my %link;
 	if (delete $opt{links})
 	{
-		require TcpLinks;
-		$links = TcpLinks->new(
-			map {
-				my $from = $_;
-				map { ("$from-$_" => $peer[$_][0]) } grep { $_ != $from } 1 .. $n
-			} 1 .. $n);
+		require ZkProxy;
+		foreach my $from (1 .. $n)
+		{
+			$link{$from}{$_} = ZkProxy->new("127.0.0.1:$peer[$_][0]", link => 1) for grep { $_ != $from } 1 .. $n;
+		}
 	}
 
 	my @clients = map { free_port() } 0 .. $n;
@@ -744,7 +648,7 @@ sub ensemble
 		foreach my $other (1 .. $n)
 		{
 			my ($quorum, $election) = @{ $peer[$other] };
-			$quorum = $links->port("$id-$other") if $links && $other != $id;
+			$quorum = $link{$id}{$other}->port if $link{$id}{$other};
 			$servers .= "server.$other=127.0.0.1:$quorum:$election" . ($reconfig ? ":participant;127.0.0.1:$clients[$other]" : '') . "\n";
 		}
 		my $node = $class->new(
@@ -760,7 +664,7 @@ sub ensemble
 		push @nodes, $node;
 	}
 	my $self = ZooKeeper::Ensemble->new(@nodes);
-	$self->{links} = $links;
+	$self->{link} = \%link;
 	return $self->start;
 }
 
@@ -817,7 +721,7 @@ sub cut
 {
 	my ($self, $follower, $leader) = @_;
 	$leader //= $self->leader;
-	$self->{links}->cut("$follower->{id}-$leader->{id}", "$leader->{id}-$follower->{id}");
+	$_->blackhole for $self->_links($follower, $leader);
 	return;
 }
 
@@ -825,18 +729,16 @@ sub cut
 sub cut_one_way
 {
 	my ($self, $from, $to) = @_;
-	$self->{links}->cut_one_way(forth => "$from->{id}-$to->{id}");
-	$self->{links}->cut_one_way(back => "$to->{id}-$from->{id}");
+	my ($forth, $back) = $self->_links($from, $to);
+	$forth->blackhole('up');
+	$back->blackhole('down');
 	return;
 }
 
-# Reconnect everything.
-sub mend
-{
-	my ($self) = @_;
-	$self->{links}->mend(keys %{ $self->{links}{port} });
-	return;
-}
+sub _links { my ($self, @two) = @_; my ($one, $other) = map { $_->{id} } @two; return ($self->{link}{$one}{$other}, $self->{link}{$other}{$one}); }
+
+# Reconnect everything: what was under way arrives now.
+sub mend { $_->pass for map { values %$_ } values %{ $_[0]{link} }; return; }
 
 # each server knows only the watches of its own clients
 sub waits { return ZooKeeper::waits($_[0]); }
