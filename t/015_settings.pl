@@ -1,19 +1,11 @@
-# When settings take effect, what zklock.root confines, paths in databases with
-# other encodings (which of them are paths: sql/encodings), and the extension in a schema of its own, dumped and
-# restored.
+# When settings take effect, what zklock.root confines, and paths in databases with
+# other encodings.  (Which of them are paths, and who may set what: sql/encodings,
+# sql/arguments.  The extension in a schema of its own: sql/basic, and dumped: t/101.)
 
-use strict;
-use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
-use Test::More;
-
-use ZkProxy;
-use Zklock;
-use ZooKeeper;
+use Tests;
 
 # The nodes that are new; those that ZooKeeper has reaped meanwhile do not
 # matter
@@ -28,35 +20,22 @@ my ($zk, $zk2) = map { ZooKeeper->new(max_session_timeout => 40_000)->start } 1,
 my $node = zk_cluster('main', $zk);
 my $admin = zk_session($node);
 
-sub try_lock { my ($s, $path) = @_; return $s->value("SELECT zk_try_lock('$path') AND zk_unlock('$path')"); }
-
-#
-# session_timeout holds as long as the session in ZooKeeper does
-#
-{
+# It holds as long as the session in ZooKeeper does
+zk_leaves_nothing $zk, 'session_timeout' => sub {
 	my $s = zk_session($node);
 	my $look = sub { return $s->value('SELECT server, session_timeout FROM zk_session') };
 	my $id = sub { return $s->value('SELECT session_id FROM zk_session') };
 
-	$s->value(q{SELECT zk_lock('/now')});
+	$s->value(q{SELECT zk_lock('/now'), zk_unlock('/now') FROM generate_series(1, 10); SELECT zk_lock('/now')});
 	my $first = $id->();
-	is(scalar(grep { $_ eq $first } $zk->sessions), 1, 'session_timeout: ZooKeeper has that session');
 	$s->value(q{SET zklock.session_timeout = '1h'; SELECT zk_lock('/now'), zk_unlock_all()});
-	is($id->(), $first, '- changed while a lock is held: it stays when none is held any more');
+	is($id->(), $first, 'session_timeout, changed while a lock is held: the session stays when none is held any more');
 	is($s->value(q{SELECT zk_lock('/then')}), 't', '- until the next call');
 	is($look->(), $zk->hosts . '|00:00:40', '- which goes by the new value, as far as ZooKeeper grants it');
-	isnt($id->(), $first, '- in a new session');
-	is(scalar(grep { $_ eq $first } $zk->sessions), 0, '- while the old one is gone');
-
-	my $second = $id->();
-	$s->value(q{SELECT zk_unlock('/then'), zk_lock('/then')});
-	is($id->(), $second, '- and the new one stays');
-	$s->value('SELECT zk_unlock_all()');
-	is($s->value(q{SELECT requests > 6, reconnections, losses FROM zk_session}), 't|0|0',
+	is_deeply([ grep { $_ eq $first || $_ eq $id->() } $zk->sessions ], [ $id->() ], '- in another session, while the old one is gone');
+	is($s->value(q{SELECT zk_unlock_all(); SELECT requests > 20, reconnections, losses FROM zk_session}), "1\nt|0|0",
 		'a change of session is no loss, and counters go on');
-	$s->quit;
-	zk_nothing_left($zk, 'nothing is left');
-}
+};
 
 # One test each: every call that uses ZooKeeper, or data from there, is refused
 # like this, except the ones given
@@ -80,10 +59,8 @@ sub refuses_all
 
 cmp_ok(scalar(() = $calls_with_path =~ /zk_/g), '>=', 22, 'all functions with a path');
 
-#
-# hosts: the same for another list of the same ensemble; another ensemble is refused while anything is held
-#
-{
+# The same for another list of the same ensemble; another ensemble is refused while anything is held
+zk_leaves_nothing $zk, 'hosts' => sub {
 	my ($s, $other) = (zk_session($node), zk_session($node));
 	my ($hosts, $hosts2, $port) = ($zk->hosts, $zk2->hosts, $zk->port);
 	my $session = sub { return $s->value('SELECT session_id, hosts FROM zk_session') };
@@ -171,15 +148,10 @@ cmp_ok(scalar(() = $calls_with_path =~ /zk_/g), '>=', 22, 'all functions with a 
 	is($s->query(q{SELECT zk_lock('/now')})->{state}, '55000', 'a lost lock counts as held');
 	is($s->query(q{SELECT zk_unlock('/lost')})->{out}, 'f', '- until it is given back');
 	is($s->value(q{SELECT zk_lock('/now')}), 't', '- but not longer');
-	$s->quit;
-	zk_nothing_left($zk, 'nothing is left');
-	zk_nothing_left($zk2, 'nothing is left there', sessions => 0);
-}
+};
+zk_nothing_left($zk2, 'nothing is left there', sessions => 0);
 
-#
-# What zklock.hosts may be
-#
-{
+zk_leaves_nothing $zk, 'what zklock.hosts may be' => sub {
 	my $s = zk_session($node);
 	my $port = $zk->port;
 	foreach (
@@ -210,87 +182,35 @@ cmp_ok(scalar(() = $calls_with_path =~ /zk_/g), '>=', 22, 'all functions with a 
 	$s = zk_session($node, options => '-c zklock.hosts=zk1:2181/chroot');
 	is($s->query(q{SELECT zk_lock('/a')})->{state}, '42501', 'a configured value that is no list is in nobody\'s way');
 	is($s->value("SET zklock.hosts = '" . $zk->hosts . "'; SELECT zk_lock('/a')"), 't', '- any more when it is mended');
-	$s->quit;
-	zk_nothing_left($zk, 'nothing is left');
-}
+};
 
-#
-# By user, by database and by role (who may set which: sql/arguments)
-#
-{
-	$admin->value('CREATE ROLE worker LOGIN; CREATE ROLE stranger LOGIN');
-	$admin->value('GRANT EXECUTE ON FUNCTION zk_lock, zk_try_lock, zk_unlock TO worker');
-	my $s = zk_session($node, user => 'worker');
-	is(try_lock($s, '/a'), 't', 'a user takes a lock where the administrator says');
-	is($s->value('SELECT server FROM zk_session'), $zk->hosts, '- and sees where that is');
-	$s->quit;
-
-	# by database, by role, and before the library is loaded
+# (Who may set which: sql/arguments)
+zk_leaves_nothing $zk, 'by database and by role' => sub {
+	$admin->value('CREATE ROLE worker LOGIN; GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA public TO worker');
 	$admin->value('CREATE DATABASE team');
 	$node->safe_psql('team', 'CREATE EXTENSION zklock; GRANT EXECUTE ON FUNCTION zk_lock TO worker');
-	$admin->value(q{ALTER DATABASE team SET zklock.root = '/teams/team'});
-	foreach ([ 'at the start of a session', 'zklock' ], [ 'at the first call', 'plpgsql' ])
-	{
-		my ($when, $preload) = @$_;
-		$admin->value("ALTER DATABASE team SET session_preload_libraries = '$preload'");
-		$s = zk_session($node, user => 'worker', dbname => 'team');
-		is($s->value(q{SELECT zk_lock('/job')}), 't', "a root of the database, loaded $when");
-		is(scalar $zk->children('/teams/team/job'), 1, '- is where its locks are');
-		$s->quit;
-		zk_nothing_left($zk, '- and were');
-	}
+	$admin->value(q{ALTER DATABASE team SET zklock.root = '/teams/team'; ALTER ROLE worker IN DATABASE postgres SET zklock.root = '/billing'});
 
-	# If a user sets an administrator's setting as an option of the connection,
-	# this replaces the administrator's value. Then no function that uses the
-	# root works, whether it needs ZooKeeper or not
-	$admin->value('GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA public TO worker');
-	$admin->value(q{ALTER ROLE worker SET zklock.root = '/billing'});
+	# The library is loaded at the start of a session, or at the first call
 	foreach my $preload ('zklock', 'plpgsql')
 	{
 		$admin->value("ALTER ROLE worker SET session_preload_libraries = '$preload'");
+		my $s = zk_session($node, user => 'worker', dbname => 'team');
+		is($s->value(q{SELECT zk_lock('/job')}), 't', "a root of the database, $preload preloaded");
+		is(scalar $zk->children('/teams/team/job'), 1, '- is where its locks are');
+
+		# If a user sets an administrator's setting as an option of the connection,
+		# this replaces the administrator's value. Then no function that uses the
+		# root works, whether it needs ZooKeeper or not
 		$s = zk_session($node, user => 'worker', options => '-c zklock.root=/x');
 		refuses_all($s, '42501', "a connection with a root of its own, $preload preloaded");
-		is($s->value(q{SELECT count(*) || ' ' || (SELECT state FROM zk_session) FROM zk_locks}), '0 none', '- the views show that nothing is there');
-		is($s->value('SELECT zk_unlock_all()'), '0', '- nor to be given back');
-		$s->quit;
+		is($s->value(q{SELECT count(*) || ' ' || (SELECT state FROM zk_session) || ' ' || zk_unlock_all() FROM zk_locks}), '0 none 0', '- the views show that nothing is there');
 		is($admin->value('SELECT count(*) FROM zk_fences'), '0', '- and nothing is stopped');
 	}
-	$admin->value('ALTER ROLE worker RESET ALL');
-	$admin->value('REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA public FROM worker');
-	$admin->value('GRANT EXECUTE ON FUNCTION zk_lock, zk_try_lock, zk_unlock TO worker');
-}
+	$admin->value('ALTER ROLE worker RESET ALL; ALTER ROLE worker IN DATABASE postgres RESET ALL');
+};
 
-#
-# The root confines
-#
-{
-	my ($s, $other) = (zk_session($node), zk_session($node));
-	$s->value(q{SET zklock.root = '/team/a'});
-	is($s->value(q{SELECT zk_lock('/job')}), 't', 'a lock under a root');
-	is_deeply([ map { s/_c_.*/NODE/r } $zk->tree('/team') ], [qw(/team/a /team/a/job /team/a/job/NODE)], '- is there and nowhere else');
-	is($s->value('SELECT path FROM zk_locks'), '/job', '- known to its session as /job');
-
-	$other->value(q{SET zklock.root = '/team/b'});
-	is(try_lock($other, '/job'), 't', 'another root: another lock');
-	$other->value(q{SET zklock.root = '/team'});
-	is($other->value(q{SELECT zk_try_lock('/a/job')}), 'f', 'a root above: the same lock by another name');
-	$other->value(q{SET zklock.root = '/'});
-	is($other->value(q{SELECT zk_try_lock('/team/a/job')}), 'f', 'no root: the same again');
-	is($other->value(q{SELECT zk_lock('/bare')}), 't', '- and a lock of its own');
-	is(scalar(grep { /^\/bare\/_c_/ } $zk->tree('/')), 1, '- right below /');
-	$other->value(q{SELECT zk_unlock('/bare')});
-	is(try_lock($s, '/zookeeper'), 't', 'under a root it is a name like others');
-
-	# (which paths and roots there may be: sql/arguments)
-	is($s->query(q{SET zklock.root = '/zookeepers'})->{state}, '', 'a root may begin like that');
-	$_->quit for $s, $other;
-	zk_nothing_left($zk, 'nothing is left');
-}
-
-#
-# The root is read at each call, whatever is held
-#
-{
+zk_leaves_nothing $zk, 'the root is read at each call, whatever is held' => sub {
 	my ($s, $other) = (zk_session($node), zk_session($node));
 	my $roots = sub { return $s->value(q{SELECT string_agg(concat_ws(' ', root, path, count), ', ' ORDER BY root, path) FROM zk_locks}) };
 	$s->value(q{SELECT zk_lock('/job')});
@@ -298,9 +218,8 @@ cmp_ok(scalar(() = $calls_with_path =~ /zk_/g), '>=', 22, 'all functions with a 
 	$_->value(q{SET zklock.root = '/elsewhere'}) for $s, $other;
 
 	is($other->value(q{SELECT zk_lock('/job')}), 't', 'two sessions that SHOW the same root');
-	is($s->value(q{SELECT zk_try_lock('/job')}), 'f', '- do not both hold the same lock, whatever else one of them holds');
-	is($s->value(q{SELECT count(*) FROM zk_lock_queue('/job')}), '1', '- and see the same queue');
-	is($s->value(q{SELECT zk_lock_token('/job') IS NULL}), 't', '- and whose it is');
+	is($s->value(q{SELECT zk_try_lock('/job'), zk_lock_token('/job') IS NULL, count(*) FROM zk_lock_queue('/job')}), 'f|t|1',
+		'- do not both hold the same lock, whatever else one of them holds');
 	is($s->query(q{SELECT zk_unlock('/job')})->{out}, 'f', '- nor is given back what is held under another root');
 	is($other->value(q{SELECT zk_unlock('/job')}), 't', '- which the other gives back');
 	is($s->value(q{SELECT zk_lock('/job'), zk_lock('/job'), zk_lock('/too')}), 't|t|t', 'the same path under two roots: two locks');
@@ -308,9 +227,8 @@ cmp_ok(scalar(() = $calls_with_path =~ /zk_/g), '>=', 22, 'all functions with a 
 	is(scalar $zk->children($_), 1, "- $_ is in ZooKeeper") for '/elsewhere/job', '/elsewhere/too', '/zklock/job';
 	is($s->value('SELECT session_id FROM zk_session'), $id, '- in the same ZooKeeper session');
 	my $token = $s->value(q{SELECT zk_lock_token('/job')});
-	isnt($s->value(q{RESET zklock.root; SELECT zk_lock_token('/job')}), $token, '- each with its token');
-	is($s->value(q{SELECT zk_fence('/job') = zk_lock_token('/job')}), 't', '- and fenced for itself');
-	is($s->value(q{SELECT string_agg(path, ' ') FROM zk_fences}), '/zklock/job', '- by the whole path');
+	is($s->value("RESET zklock.root; SELECT zk_lock_token('/job') <> $token, zk_fence('/job') = zk_lock_token('/job')"), 't|t', '- each with its token');
+	is($s->value(q{SELECT string_agg(path, ' ') FROM zk_fences}), '/zklock/job', '- and fenced for itself, by the whole path');
 	$s->value('DELETE FROM zk_fences');
 	is($s->value(q{SELECT zk_unlock('/job')}), 't', '- given back');
 	is($roots->(), '/elsewhere /job 2, /elsewhere /too 1', '- where it is set now');
@@ -323,24 +241,25 @@ cmp_ok(scalar(() = $calls_with_path =~ /zk_/g), '>=', 22, 'all functions with a 
 	is($roots->(), '/team /a/job 2, /team/a /job 1', '- shown by the name by which it was taken first');
 	is($s->value(q{SET zklock.root = '/'; SELECT zk_unlock('/team/a/job'), zk_unlock('/team/a/job'), zk_unlock_shared('/team/a/job')}),
 		't|t|t', '- and given back by any');
+	is($s->value(q{SELECT zk_lock('/bare')}), 't', 'no root');
+	is(scalar(grep { m{^/bare/_c_} } $zk->tree('/')), 1, '- right below /');
+	is($s->value(q{SELECT zk_unlock('/bare'); SET zklock.root = '/zookeepers'; SELECT zk_try_lock('/zookeeper'), zk_unlock('/zookeeper')}), "t\nt|t",
+		"under a root /zookeeper is a name like others, and a root may begin like that");
 
 	# a function that sets a root
 	$admin->value(q{CREATE FUNCTION admin_lock(text) RETURNS boolean LANGUAGE sql SECURITY DEFINER
 		SET zklock.root = '/admin' AS 'SELECT zk_xact_lock($1)'});
 	my $user = zk_session($node, user => 'worker');
-	foreach my $holds (q{SELECT 'nothing'}, q{SELECT zk_lock('/own')})
+	foreach my $holds ('', '/own')
 	{
-		$user->value("BEGIN; $holds");
-		my $held = $holds =~ /own/ ? '- that holds something' : 'a function with a root of its own, in a session';
-		is($user->value(q{SELECT admin_lock('/f'), zk_try_lock('/mine')}), 't|t', "$held: locks there");
-		is(scalar $zk->children('/admin/f'), 1, '- and nowhere else');
-		is(scalar $zk->children('/zklock/mine'), 1, '- its caller in its own root, as before');
-		is($user->value('SELECT string_agg(root || path, $$ $$ ORDER BY path) FROM zk_locks'),
-			'/admin/f ' . ($held =~ /something/ ? '/zklock/mine /zklock/own' : '/zklock/mine'), '- and zk_locks says so');
+		$user->value('BEGIN' . ($holds && "; SELECT zk_lock('$holds')"));
+		is($user->value(q{SELECT admin_lock('/f'), zk_try_lock('/mine')}), 't|t', "a function with a root of its own locks there, held: $holds");
+		is($user->value(q{SELECT string_agg(root || path, ' ' ORDER BY path) FROM zk_locks}), '/admin/f /zklock/mine' . ($holds && " /zklock$holds"),
+			'- and its caller in its own, as before');
+		is(scalar $zk->children($_), 1, "- $_ is in ZooKeeper") for '/admin/f', '/zklock/mine';
 		$user->value('COMMIT');
 		zk_until(sub { !$zk->children('/admin/f') }, 'the release');
 		pass('- until the transaction ends');
-		$admin->value('SELECT 1');
 		$user->value(q{SELECT zk_unlock('/mine')});
 	}
 
@@ -354,15 +273,9 @@ cmp_ok(scalar(() = $calls_with_path =~ /zk_/g), '>=', 22, 'all functions with a 
 	$s->value(q{RESET zklock.root; BEGIN; SELECT zk_xact_lock('/lost')});
 	$zk->delete('/zklock/lost/' . ($zk->children('/zklock/lost'))[0]);
 	like($s->query('COMMIT')->{err}, qr{the lock on "/lost" was lost}, '- and of the root that is set says no more than the path');
+};
 
-	$_->quit for $s, $other, $user;
-	zk_nothing_left($zk, 'nothing is left');
-}
-
-#
-# Encodings: a path is identified by its UTF-8 form
-#
-{
+zk_leaves_nothing $zk, 'a path is identified by its UTF-8 form' => sub {
 	my %db = (latin1 => 'LATIN1', ascii => 'SQL_ASCII', win => 'WIN1252');
 	my %s = (utf8 => zk_session($node));
 	foreach my $db (sort keys %db)
@@ -374,88 +287,14 @@ cmp_ok(scalar(() = $calls_with_path =~ /zk_/g), '>=', 22, 'all functions with a 
 	is($s{utf8}->value('SHOW server_encoding'), 'UTF8', 'the database of UTF-8');
 
 	# u umlaut, in each database's encoding
-	my %bytes = (utf8 => '\xc3\xbc', ascii => '\xc3\xbc', latin1 => '\xfc', win => '\xfc');
+	my %path = map { $_ => "E'/m" . (/utf8|ascii/ ? '\xc3\xbc' : '\xfc') . "ller'" } keys %s;
 	foreach my $owner (sort keys %s)
 	{
-		is($s{$owner}->value("SELECT zk_lock(E'/m$bytes{$owner}ller')"), 't', "$owner: a path beyond ASCII");
-		is_deeply([ grep { /ller$/ } $zk->children('/zklock') ], ["m\xc3\xbcller"], '- is UTF-8 in ZooKeeper');
-		is($s{$owner}->value("SELECT path = E'/m$bytes{$owner}ller' FROM zk_locks"), 't', '- and looks as it was typed');
-		foreach my $other (grep { $_ ne $owner } sort keys %s)
-		{
-			is($s{$other}->value("SELECT zk_try_lock(E'/m$bytes{$other}ller')"), 'f', "- and excludes $other");
-		}
+		$s{$owner}->value("SELECT zk_lock($path{$owner})");
+		is_deeply([ grep { /ller$/ } $zk->children('/zklock') ], ["m\xc3\xbcller"], "$owner: a path beyond ASCII is UTF-8 in ZooKeeper");
+		is(join('', map { $s{$_}->value("SELECT zk_try_lock($path{$_})") } grep { $_ ne $owner } keys %s), 'fff', '- and excludes the others');
 		$s{$owner}->value('SELECT zk_unlock_all()');
 	}
+};
 
-	$_->quit for values %s;
-	zk_nothing_left($zk, 'nothing is left');
-}
-
-#
-# In a schema; dumped and restored
-#
-{
-	$admin->value('CREATE DATABASE source');
-	$node->safe_psql(
-		'source', q{
-		CREATE SCHEMA locks;
-		CREATE EXTENSION zklock SCHEMA locks;
-		GRANT USAGE ON SCHEMA locks TO worker;
-		GRANT EXECUTE ON FUNCTION locks.zk_lock, locks.zk_unlock TO worker;
-		CREATE TABLE public.protected (i int);
-		CREATE FUNCTION public.guarded() RETURNS boolean LANGUAGE sql AS $$ SELECT locks.zk_xact_lock('/guarded') $$;
-		CREATE VIEW public.mine AS SELECT path, state FROM locks.zk_locks});
-
-	my $dump = PostgreSQL::Test::Utils::tempdir() . '/dump';
-	$node->command_ok([ 'pg_dump', '-Fc', '-f', $dump, '-d', $node->connstr('source') ], 'pg_dump');
-	$admin->value('CREATE DATABASE target');
-	$node->command_ok([ 'pg_restore', '--exit-on-error', '-d', $node->connstr('target'), $dump ], 'pg_restore');
-	$node->command_like([ 'pg_dump', '-d', $node->connstr('target') ], qr/^CREATE EXTENSION IF NOT EXISTS zklock WITH SCHEMA locks;$/m,
-		'the extension is dumped as one');
-	$node->command_like([ 'pg_dump', '-d', $node->connstr('target') ], qr/\A(?!.*CREATE FUNCTION locks)/s, '- and not its functions');
-
-	my $rights = q{SELECT r || ' ' || p.oid::regprocedure FROM pg_proc p, unnest('{worker,stranger}'::text[]) r
-		WHERE pronamespace = 'locks'::regnamespace AND has_function_privilege(r, p.oid, 'EXECUTE')};
-	my @expected = sort 'worker locks.zk_lock(text,interval)', 'worker locks.zk_unlock(text)',
-	  map { ("worker locks.$_()", "stranger locks.$_()") } qw(zk_lock_status zk_server_lock_status zk_session_status);
-
-	foreach my $db ('source', 'target')
-	{
-		is_deeply([ sort split /\n/, $node->safe_psql($db, $rights) ], \@expected, "$db: rights");
-		my $s = zk_session($node, dbname => $db);
-		$s->value(q{SET search_path = ''});
-		is($s->value(q{SELECT locks.zk_lock('/schema'), public.guarded(), locks.zk_lock_token('/schema') IS NOT NULL}), 't|t|t',
-			"$db: locks by qualified names");
-		is($s->value('SELECT * FROM public.mine'), '/schema|held', '- in views, too');
-		is($s->value('SELECT state, losses FROM locks.zk_session'), 'connected|0', '- and in those of the extension');
-		is($s->query(q{SELECT zk_lock('/schema')})->{state}, '42883', '- and by no other');
-		is($s->value(q{SELECT locks.zk_unlock('/schema')}), 't', '- and unlocks');
-
-		my $worker = zk_session($node, user => 'worker', dbname => $db);
-		is($worker->value(q{SELECT locks.zk_lock('/schema')}), 't', "$db: who was granted a function may use it");
-		is($worker->query(q{SELECT locks.zk_xact_lock('/schema')})->{state}, '42501', '- but no other');
-		is($worker->value('SELECT path FROM locks.zk_locks'), '/schema', '- and sees its locks');
-		$worker->quit;
-
-		is($s->query('ALTER EXTENSION zklock SET SCHEMA public')->{state}, '0A000', "$db: it stays in its schema");
-		$s->value(q{SELECT locks.zk_lock('/dropped')});
-		is($s->query('DROP EXTENSION zklock')->{state}, '2BP01', '- and is not dropped while something uses it');
-		my $other = zk_session($node, dbname => $db);
-		$other->value(q{SELECT locks.zk_lock('/other')});
-		is($s->query('DROP EXTENSION zklock CASCADE')->{state}, '', '- unless that goes, too');
-		is(try_lock($admin, '/dropped'), 't', '- which gives the locks of that session back');
-		is(try_lock($admin, '/other'), 'f', '- and takes none of another away');
-		$other->value('DISCARD ALL');
-		is(try_lock($admin, '/other'), 't', '- but DISCARD ALL does');
-		$other->quit;
-		is($s->query('CREATE EXTENSION zklock SCHEMA locks')->{state}, '', '- and it can be made again');
-		is($s->value(q{SELECT locks.zk_lock('/dropped')}), 't', '- and works');
-		$s->quit;
-	}
-}
-
-$admin->quit;
-zk_nothing_left($_, 'nothing is left in ZooKeeper', sessions => 0) for $zk, $zk2;
-$node->stop;
-
-done_testing();
+zk_end($zk, $node);

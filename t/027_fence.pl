@@ -322,7 +322,7 @@ subtest 'logical replication' => sub {
 	$standby->stop;
 };
 
-# (As an archive, and in a schema of its own: t/015)
+# (With rights, and in a schema of its own: t/101)
 subtest 'pg_dump keeps the table' => sub {
 	my $seen = fence('/hold');
 	my $all = $admin->value('SELECT count(*) FROM zk_fences');

@@ -5,20 +5,13 @@
 #
 # The ```ini block of README.md configures the server, except for the addresses.
 
-use strict;
-use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
-
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
-use Test::More;
 
 use Auth;
 use Doc;
 use Pgbouncer;
-use Zklock;
-use ZooKeeper;
+use Tests;
 
 my %page = map { $_ => Doc->new($_) } Doc::pages();
 my ($readme, $reference) = @page{ 'README.md', 'doc/reference.md' };
@@ -172,22 +165,6 @@ sub leads_somewhere
 # What the text says apart from its SQL.  Each gets the page, and the database that it has for itself.
 #
 
-# Each of these sessions gets the lock for which it waits, in whatever order, and then says
-# this; returns them
-sub in_turn
-{
-	my ($then, @waiting) = @_;
-	my @left = @waiting;
-	while (@left)
-	{
-		my ($next) = zk_until(sub { (grep { $_->is_done } @left)[0] }, 'the next one to have its turn');
-		is($next->wait->{state}, '', 'the next one has the lock');
-		$next->value($then);
-		@left = grep { $_ != $next } @left;
-	}
-	return @waiting;
-}
-
 sub rate_limit
 {
 	my ($page, $dbname) = @_;
@@ -199,38 +176,17 @@ sub rate_limit
 		SELECT min(sixth - at) >= interval '1 s'
 		FROM (SELECT at, lead(at, 5) OVER (ORDER BY at) AS sixth FROM call) AS c
 		SQL
-	$_->quit for @callers;
 	return;
 }
 
+# (Who waits while an index is built: t/018, t/108)
 sub migration
 {
 	my ($page, $dbname) = @_;
-	my ($first, $query, @others) = map { zk_session($node, dbname => $dbname) } 1 .. 7;
+	my $s = zk_session($node, dbname => $dbname);
 	my ($every) = grep { $_->{code} =~ /ADD COLUMN/ } $page->blocks('sql');
-	is($query->query($every->{code})->{state}, '', 'whoever migrates later finds it done');
-	is($query->value('SELECT count(*) FROM schema_version WHERE version = 42'), '1', '- and does nothing');
-	$first->value(q{CALL zk_acquire('/migrations/shop')});
-	$query->send(q{SELECT zk_lock('/migrations/shop')});
-	$_->send(q{CALL zk_acquire('/migrations/shop')}) for @others;
-	zk_wait_queued($zk, $query, @others);
-	$first->send('CREATE INDEX CONCURRENTLY too_late ON customer (name)');
-	is($query->wait->{state}, '40P01', 'a query that waits for the lock fails, since an index build waits for it');
-	is($first->wait->{state}, '', 'the index build goes on');
-	is(scalar(grep { $_->is_done } @others), 0, '- and so do those who wait by CALL');
-	$first->value(q{SELECT zk_unlock('/migrations/shop')});
-	$_->quit for in_turn(q{SELECT zk_unlock('/migrations/shop')}, @others), $query;
-
-	# the same in transactions
-	@others = map { zk_session($node, dbname => $dbname) } 1 .. 5;
-	my $second = zk_session($node, dbname => $dbname);
-	$first->value(q{BEGIN; CALL zk_xact_acquire('/migrations/shop')});
-	$_->send(q{BEGIN; CALL zk_xact_acquire('/migrations/shop')}) for @others;
-	zk_wait_queued($zk, @others);
-	is($second->query('CREATE INDEX CONCURRENTLY meanwhile ON customer (name)')->{state}, '', 'an index is built while one has the lock');
-	$first->value('COMMIT');
-	is($first->query('CREATE INDEX CONCURRENTLY afterwards ON customer (name)')->{state}, '', '- and by it, after that');
-	$_->quit for in_turn('COMMIT', @others), $first, $second;
+	is($s->query($every->{code})->{state}, '', 'whoever migrates later finds it done');
+	is($s->value('SELECT count(*) FROM schema_version WHERE version = 42'), '1', '- and does nothing');
 	return;
 }
 
@@ -325,14 +281,6 @@ sub security
 	$page->take($_, 1) for qw(ini text);
 	like(slurp_file("$FindBin::RealBin/073_tls.pl"), qr{'doc/security\.md'}, '073_tls.pl has its lines of TLS');
 	$admin->value("ALTER DATABASE $dbname SET $_ = '$closed{$_}'") for sort keys %closed;
-	$page->run($node, dbname => $dbname, until => '## What a node says');
-	my $stranger = zk_session_with($other, root => '/billing');    # without the credentials
-	my $denied = $stranger->query(q{SELECT zk_try_lock('/nightly')});
-	is($denied->{state}, '42501', 'who has not the credentials cannot take such a lock');
-	like($denied->{hint}, qr/zklock\.auth_file/, '- and is told of the setting');
-	my $s = zk_session($node, dbname => $dbname, options => '-c zklock.root=/billing');
-	my $billings = $s->value(q{SELECT node FROM zk_lock_queue('/nightly')});
-	is($stranger->query("SELECT zk_lock_break('/nightly', '$billings')")->{state}, '42501', '- nor break it');
 	$run->();
 	$page->end;
 
@@ -341,9 +289,9 @@ sub security
 	$write->("$_.auth", "digest:$_:$_\n") for qw(billing shop);
 	my ($billing, $shop) = map { zk_session($node, dbname => $dbname, user => $_) } qw(billing shop);
 	is($_->value(q{SELECT zk_try_lock('/nightly')}), 't', 'credentials of their own') for $billing, $shop;
-	is($s->query(q{SELECT zk_try_lock('/nightly')})->{state}, '42501', '- close the root to others');
-	is($s->query(q{SELECT * FROM zk_lock_queue('/nightly')})->{state}, '42501', '- also to look at');
-	$_->quit for $billing, $shop, $s, $stranger;
+	# (What is closed to whom: t/078)
+	is(zk_session($node, dbname => $dbname, options => '-c zklock.root=/billing')->query(q{SELECT zk_try_lock('/nightly')})->{state}, '42501',
+		'- close the root to others');
 	return;
 }
 
@@ -406,16 +354,12 @@ sub install
 }
 
 # What becomes of each call, both sides exclude the same others at the same times; and each difference
-# that the tables name is one
+# that the tables name is one.  (What is the same: t/101 and sql/advisory.)
 sub advisory
 {
 	my ($page, $dbname) = @_;
 	my $connect = sub { return zk_session($node, dbname => $dbname, @_) };
-	my ($s, $other, $third) = map { $connect->() } 1 .. 3;
-
-	#
-	# What becomes of what
-	#
+	my ($s, $other) = map { $connect->() } 1, 2;
 
 	# Whether another session gets it, exclusively or shared
 	my $free = sub {
@@ -463,108 +407,39 @@ sub advisory
 	cmp_ok($calls, '>=', 13, 'all functions are named');
 	is($others, 3, 'three rows are no functions');
 
-	is($s->value(q{SELECT zk_lock('/shop/1'), zk_lock('/shop/2'), zk_unlock_all()}), 't|t|2', 'zk_unlock_all returns how many');
-	$s->value(q{SELECT zk_lock('/shop/42')});
-	is($other->query(q{SET lock_timeout = '50ms'; SELECT zk_lock('/shop/42')})->{state}, '55P03', 'lock_timeout counts');
-	is($other->value(q{RESET lock_timeout; SELECT zk_lock('/shop/42', '50ms')}), 'f', 'a timeout returns false');
-	is($s->value('SELECT path FROM zk_locks') . $other->value(q{SELECT count(*) FROM zk_lock_queue('/shop/42')}), '/shop/421', 'zk_locks and zk_lock_queue show it');
-	is($s->value('SELECT zk_unlock_all()'), 1, 'it is given back');
-
-	# What is the same
-	foreach my $kind ([qw(pg pg_advisory_lock(7) pg_advisory_unlock(7))], [ 'zk', q{zk_lock('/7')}, q{zk_unlock('/7')} ])
-	{
-		my ($name, $lock, $unlock) = @$kind;
-		$s->value("SELECT $lock, $lock");
-		$s->value("SELECT $unlock");
-		isnt($free->($name, $name eq 'pg' ? 7 : q{'/7'}), 't t', "$name: held twice, given back once");
-		$s->value("SELECT $unlock");
-		my $result = $s->query("SELECT $unlock");
-		is($result->{out}, 'f', "$name: an unlock without a lock is false");
-		is(scalar @{ $result->{warnings} }, 1, '- with a WARNING');
-		$s->value("SELECT $lock");
-		$s->value('DISCARD ALL');
-		zk_until(sub { $free->($name, $name eq 'pg' ? 7 : q{'/7'}) eq 't t' }, 'a release') and pass("$name: DISCARD ALL releases");
-		$third->value("SELECT $lock");
-		$third->quit;
-		zk_until(sub { $free->($name, $name eq 'pg' ? 7 : q{'/7'}) eq 't t' }, 'the end of the session to release');
-		$third = $connect->();
-	}
-	$s->value(q{SET deadlock_timeout = '100ms'; BEGIN; SELECT zk_xact_lock('/cycle')});
-	$other->value(q{SET deadlock_timeout = '100ms'; BEGIN; SELECT pg_advisory_xact_lock(8)});
-	$s->send('SELECT pg_advisory_xact_lock(8)');
-	is($other->query(q{SELECT zk_xact_lock('/cycle')})->{state}, '40P01', 'a deadlock between the two kinds is found');
-	$other->query('ROLLBACK');
-	$s->wait;
-	$s->value('COMMIT; RESET deadlock_timeout');
-	$other->value('RESET deadlock_timeout');
-
-	#
-	# What is not
-	#
+	# Each difference: what PostgreSQL's lock comes to, and what ours; none: it is proved elsewhere
+	$node->safe_psql('postgres', 'CREATE ROLE nobody');
 	my %difference = (
-		q{`void`, or an error} => sub {
-			is($s->value('SELECT pg_advisory_lock(1)'), '', 'void');
-			is($s->value(q{SELECT zk_lock('/1')}), 't', 'true');
-			is($other->query(q{DO $$BEGIN PERFORM zk_lock('/1', '50ms'); END$$})->{state}, '', 'PERFORM ignores false');
-			$s->value('SELECT pg_advisory_unlock_all(), zk_unlock_all()');
-		},
-		q{a session-scope lock outlives a transaction that aborts} => sub {
-			$s->query(q{BEGIN; SELECT pg_advisory_lock(1), zk_lock('/1'); ROLLBACK});
-			zk_until(sub { $free->('zk', q{'/1'}) eq 't t' }, 'a release');
-			is($free->('pg', 1), 'f f', 'the one stays, the other goes');
-			$s->value('SELECT pg_advisory_unlock_all()');
-		},
-		q{everybody may call it} => sub {
-			$node->safe_psql('postgres', 'CREATE ROLE nobody LOGIN');
-			my $nobody = $connect->(user => 'nobody');
-			is($nobody->query('SELECT pg_advisory_lock(1)')->{state} . $nobody->query(q{SELECT zk_lock('/1')})->{state}, '42501', 'only the one');
-			$nobody->quit;
-		},
-		q{NULL gives NULL} => sub {
-			is($s->value('SELECT pg_try_advisory_lock(NULL) IS NULL'), 't', 'NULL');
-			is($s->query('SELECT zk_try_lock(NULL)')->{state}, '22004', 'an error');
-		},
-		q{`try` passes those who only wait, in some cases} => sub {
-			$s->value(q{SELECT zk_lock_shared('/1')});
-			$other->send(q{SELECT zk_lock('/1')});
-			zk_wait_queued($zk, $other);
-			is($third->value(q{SELECT zk_try_lock_shared('/1')}), 'f', 'try returns false when somebody waits');
-			$s->value('SELECT zk_unlock_all()');
-			$other->wait;
-			$other->value('SELECT zk_unlock_all()');
-		},
-		q{a lock cannot be lost} => sub {
-			$s->value(q{CREATE TABLE t (); SELECT zk_lock('/1')});
-			$zk->with_client(sub { $_[0]->delete_contenders("$setting{'zklock.root'}/1") });
-			zk_wait_hold($s, 'lost');
-			is($s->query('INSERT INTO t DEFAULT VALUES')->{state}, '40001', 'it does not commit');
-			$s->query('SELECT zk_unlock_all()');
-		},
-		q{never fails for want of a network} => sub {
-			my $cut_off = $connect->(options => '-c zklock.connect_timeout=100ms -c zklock.hosts=127.0.0.1:' . ZooKeeper::free_port());
-			is($cut_off->query('SELECT pg_advisory_lock(1)')->{state} . $cut_off->query(q{SELECT zk_lock('/1')})->{state}, '58000', 'only the one');
-			$cut_off->quit;
-		},
-		q{free as soon as COMMIT returns} => sub {
-			my $result = $s->query(q{SET zklock.release_timeout = '1s'; BEGIN; SELECT zk_xact_lock('/1'); COMMIT; RESET zklock.release_timeout});
-			is($result->{state}, '', 'with release_timeout');
-			zk_until(sub { $free->('zk', q{'/1'}) eq 't t' }, 'a release') if $result->{seconds} > 0.9;    # which may have been over
-			is($free->('zk', q{'/1'}), 't t', 'it is, too');
-		},
-		q{works with PREPARE TRANSACTION (transaction scope)} => sub {
-			is($s->query(q{BEGIN; SELECT pg_advisory_xact_lock(1); PREPARE TRANSACTION 'p'})->{state}, '', 'it does');
-			is($free->('pg', 1), 'f f', '- and keeps the lock');
-			$s->value(q{ROLLBACK PREPARED 'p'});
-			is($s->query(q{BEGIN; SELECT zk_xact_lock('/1'); PREPARE TRANSACTION 'p'})->{state}, '0A000', 'refused');
-			$s->query('ROLLBACK');
-		},
+		q{`void`, or an error} => [ 'SELECT pg_advisory_lock(1)', '', q{SELECT zk_lock('/1')}, 't' ],
+		q{a session-scope lock outlives a transaction that aborts} => [
+			q{BEGIN; SELECT pg_advisory_lock(1); ROLLBACK; SELECT pg_advisory_unlock(1)}, "\nt",
+			q{BEGIN; SELECT zk_lock('/1'); ROLLBACK; SELECT count(*) FROM zk_locks}, "t\n0" ],
+		q{everybody may call it} => [ 'SET ROLE nobody; SELECT pg_advisory_lock(1)', '', q{SELECT zk_lock('/1')}, '42501' ],
+		q{NULL gives NULL} => [ 'SELECT pg_try_advisory_lock(NULL) IS NULL', 't', 'SELECT zk_try_lock(NULL)', '22004' ],
+		q{`try` passes those who only wait, in some cases} => undef,    # specs/readers
+		q{a lock cannot be lost} => [
+			'CREATE TABLE t (); SELECT pg_advisory_lock(1); INSERT INTO t DEFAULT VALUES', '',
+			q{SET zklock.commit_guard = strict; SELECT zk_lock('/1'); SELECT zk_lock_break('/1', node) FROM zk_locks; INSERT INTO t DEFAULT VALUES}, '40001' ],
+		q{never fails for want of a network} => [
+			"SET zklock.connect_timeout = '100ms'; SET zklock.hosts = '127.0.0.1:1'; SELECT pg_advisory_lock(1)", '', q{SELECT zk_lock('/1')}, '58000' ],
+		q{free as soon as COMMIT returns} => undef,    # t/023
+		q{works with PREPARE TRANSACTION (transaction scope)} => [
+			q{BEGIN; SELECT pg_advisory_xact_lock(1); PREPARE TRANSACTION 'p'; ROLLBACK PREPARED 'p'}, '',
+			q{BEGIN; SELECT zk_xact_lock('/1'); PREPARE TRANSACTION 'p'}, '0A000' ],
 		q{microseconds} => undef);    # dev/bench
-
 	my @differences = map { $_->[0] } map { $page->table($_) } '| `pg_advisory_lock` | zklock |', '| `pg_advisory_lock` | `zk_lock` |';
-	is(join("\n", sort @differences), join("\n", sort keys %difference), 'each difference has a test');
-	foreach my $name (grep { $difference{$_} } @differences) { subtest $name => $difference{$name}; }
-
-	$_->quit for $s, $other, $third;
+	is(join("\n", sort @differences), join("\n", sort keys %difference), 'each difference is known');
+	foreach my $name (sort grep { $difference{$_} } keys %difference)
+	{
+		my $one = $connect->();
+		my ($pg, $its, $zk, $ours) = @{ $difference{$name} };
+		foreach ([ $pg, $its ], [ $zk, $ours ])
+		{
+			my ($sql, $to) = @$_;
+			my $result = $one->query($sql);
+			is($result->{state} || $result->{out}, $to, "$name: $sql");
+		}
+	}
 	return;
 }
 

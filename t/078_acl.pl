@@ -2,20 +2,12 @@
 # credential, be it SQL or whatever a client can send; those who share the
 # credential do exclude each other; and everything works as without it.
 
-use strict;
-use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
-use Test::More;
-
 use Auth;
 use Peer;
-use ZkProxy;
-use Zklock;
-use ZooKeeper;
+use Tests;
 
 my %secret = (ann => 'ann:leaves', bob => 'bob:stones');
 my %file = map { ($_ => auth_file("digest:$secret{$_}\n")) } keys %secret;
@@ -44,14 +36,10 @@ sub session_with
 sub all_have
 {
 	my ($acl, $name, $top) = @_;
-	my %wrong;
-	my $n = 0;
-	foreach my $path ($top, $zk->tree($top))
-	{
-		my @is = sort { $a->[2] cmp $b->[2] } eval { $zk->acl($path) } or next;    # reaped meanwhile
-		$n++;
-		$wrong{$path} = \@is if !eq_array(\@is, $acl);
-	}
+	my @paths = ($top, $zk->tree($top));
+	my %is = $zk->with_client(sub { my ($client) = @_; return map { my $path = $_; eval { ($path => [ $client->get_acl($path) ]) } } @paths; });    # some are reaped meanwhile
+	my $n = keys %is;
+	my %wrong = map { ($_ => $is{$_}) } grep { !eq_array($is{$_}, $acl) } sort keys %is;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 	ok($n > 0 && !%wrong, "$name ($n nodes)") or diag explain \%wrong;
 	return;
@@ -69,142 +57,103 @@ sub is_refused
 	return;
 }
 
-# One test: one session asks for a lock, has to wait for the other's, and gets
-# it when the other one does this.
-sub is_handed_over
-{
-	my ($waiter, $ask, $holder, $give, $name) = @_;
-	$waiter->send("SELECT $ask");
-	zk_wait_queued($zk, $waiter);
-	all_have($CLOSED, "$name: nobody else sees the waiter", '/each');
-	$holder->value("SELECT $give");
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	is($waiter->wait->{out}, 't', "$name: it is woken");
-	return;
-}
-
 # ------------------------------------------------------ all that zklock can do
+
+# Who does what, and what comes of it; and who waits for that, and gets it then.  After
+# each, all is closed.
+my @steps = (
+	[ s => "zk_lock('/a/b/c')", 't' ],
+	[ t => "zk_try_lock('/a/b/c'), zk_try_lock_shared('/a/b/c'), zk_lock('/a/b/c', '50ms')", 'f|f|f' ],
+	[ s => "zk_unlock('/a/b/c')", 't', t => "zk_lock('/a/b/c')" ],
+	[ t => "zk_unlock('/a/b/c')", 't', s => "zk_lock_shared('/a/b/c')" ],
+	[ t => "zk_lock_shared('/a/b/c')", 't' ],
+	[ t => "zk_unlock_shared('/a/b/c')", 't' ],
+	# up, and down
+	[ s => "zk_lock('/a/b/c')", 't' ],
+	[ s => "zk_unlock_shared('/a/b/c'), zk_lock_shared('/a/b/c'), zk_unlock('/a/b/c')", 't|t|t' ],
+	[ t => "zk_try_lock('/a/b/c'), zk_try_lock_shared('/a/b/c'), zk_unlock_shared('/a/b/c')", 'f|t|t' ],
+	[ s => "zk_unlock_shared('/a/b/c')", 't', t => "zk_lock('/a/b/c')" ],
+	[ s => "zk_semaphore_acquire('/places', 2)", 't' ],
+	[ t => "zk_semaphore_acquire('/places', 2)", 't' ],
+	[ u => "zk_semaphore_acquire('/places', 2, '50ms')", 'f' ],
+	[ s => "zk_semaphore_release('/places')", 't', u => "zk_semaphore_acquire('/places', 2)" ],
+	[ s => q{zk_lock_many('{/m/one,/m/two/deep,/n,/m}')}, 't' ],
+	[ t => q{zk_lock_many('{/z,/n}', '0')}, 'f' ],
+	[ s => 'zk_unlock_all() > 0', 't', t => q{zk_lock_many('{/n,/y,/m/one}')} ],
+	[ t => 'zk_unlock_all()', '5' ],
+	[ s => 'BEGIN', '' ],
+	[ s => "zk_xact_lock('/x/1'); SAVEPOINT p; SELECT zk_xact_lock_shared('/x/2'), zk_xact_semaphore_acquire('/x/3', 1), zk_lock('/x/4')", "t\nt|t|t" ],
+	[ t => "zk_try_lock('/x/1'), zk_try_lock('/x/2'), zk_semaphore_acquire('/x/3', 1, '0'), zk_try_lock('/x/4')", 'f|f|f|f' ],
+	[ s => 'ROLLBACK TO p', '' ],
+	[ s => "zk_fence('/x/1') = zk_lock_token('/x/1')", 't' ],
+	[ t => "zk_lock('/x/2'), zk_semaphore_acquire('/x/3', 1), zk_lock('/x/4'), zk_unlock_all()", 't|t|t|3' ],
+	[ s => 'COMMIT', '', t => "zk_lock('/x/1')" ],
+	[ s => "position, granted, zk_lock_break('/x/1', node) FROM zk_lock_queue('/x/1')", '1|t|t' ],
+	[ t => "zk_unlock('/x/1')", 'f' ],
+	[ s => q{zk_claim('/job/daily', '2026-01-01')}, 't' ],
+	[ t => q{zk_claim('/job/daily', '2026-01-01')}, 'f' ]);
 
 # (curator's names are those of all that comes after this)
 foreach my $style (qw(curator_rw kazoo))
 {
-	subtest "every function, style $style" => sub {
-		my ($s, $t) = map { session_with(node_style => $style, root => "/each/$style") } 1 .. 2;
-		my $closed = sub { all_have($CLOSED, $_[0], '/each'); };
-
-		is($s->value("SELECT zk_lock('/a/b/c')"), 't', 'a lock three directories deep');
-		$closed->('- is closed, and so are these');
-		is($t->value("SELECT zk_try_lock('/a/b/c'), zk_try_lock_shared('/a/b/c'), zk_lock('/a/b/c', '50ms')"), 'f|f|f',
-			'- and excludes those with the same credential');
-		my $token = $s->value("SELECT zk_lock_token('/a/b/c')");
-		is_handed_over($t, "zk_lock('/a/b/c')", $s, "zk_unlock('/a/b/c')", 'exclusive after exclusive');
-		cmp_ok($t->value("SELECT zk_lock_token('/a/b/c')"), '>', $token, '- with a greater token');
-		is_handed_over($s, "zk_lock_shared('/a/b/c')", $t, "zk_unlock('/a/b/c')", 'shared after exclusive');
-		is($t->value("SELECT zk_lock_shared('/a/b/c')"), 't', 'two readers');
-		$closed->('- are closed');
-		$t->value("SELECT zk_unlock_shared('/a/b/c')");
-
-		is($s->value("SELECT zk_lock('/a/b/c')"), 't', 'an upgrade');
-		$closed->('- is closed');
-		is($s->value("SELECT zk_unlock_shared('/a/b/c'), zk_lock_shared('/a/b/c')"), 't|t', 'alone, and shared again');
-		$token = $s->value("SELECT zk_lock_token('/a/b/c')");
-		is($s->value("SELECT zk_unlock('/a/b/c')"), 't', '- a downgrade');
-		is($s->value("SELECT zk_lock_token('/a/b/c'), state FROM zk_locks"), "$token|held", '- keeps its token');
-		$closed->('- is closed');
-		is($t->value("SELECT zk_try_lock('/a/b/c'), zk_try_lock_shared('/a/b/c'), zk_unlock_shared('/a/b/c')"), 'f|t|t',
-			'- and lets readers in, and no writer');
-		is_handed_over($t, "zk_lock('/a/b/c')", $s, "zk_unlock_shared('/a/b/c')", 'exclusive after a downgrade');
-		$t->value('SELECT zk_unlock_all()');
-
-		is($s->value("SELECT zk_semaphore_acquire('/places', 2)"), 't', 'a semaphore');
-		is($t->value("SELECT zk_semaphore_acquire('/places', 2)"), 't', '- of two places');
-		my $u = session_with(node_style => $style, root => "/each/$style");
-		is($u->value("SELECT zk_semaphore_acquire('/places', 2, '50ms')"), 'f', '- and not of three');
-		is_handed_over($u, "zk_semaphore_acquire('/places', 2)", $s, "zk_semaphore_release('/places')", 'a place');
-		$u->quit;
-		$t->value("SELECT zk_semaphore_release('/places')");
-
-		is($s->value(q{SELECT zk_lock_many('{/m/one,/m/two/deep,/n,/m}')}), 't', 'several at once, whose directories are missing');
-		$closed->('- are closed');
-		is($t->value(q{SELECT zk_lock_many('{/z,/n}', '0')}), 'f', '- and exclude');
-		is_handed_over($t, q{zk_lock_many('{/n,/y,/m/one}')}, $s, 'zk_unlock_all() > 0', 'several after several');
-		is($t->value('SELECT count(*) FROM zk_locks'), 3, '- has all');
-		$t->value('SELECT zk_unlock_all()');
-
-		$s->value("BEGIN; SELECT zk_xact_lock('/x/1'); SAVEPOINT p; SELECT zk_xact_lock_shared('/x/2'), zk_xact_semaphore_acquire('/x/3', 1), zk_lock('/x/4')");
-		$closed->('a transaction: closed');
-		is($t->value("SELECT zk_try_lock('/x/1'), zk_try_lock('/x/2'), zk_semaphore_acquire('/x/3', 1, '0'), zk_try_lock('/x/4')"), 'f|f|f|f',
-			'- and excludes');
-		$s->value('ROLLBACK TO p');
-		is($t->value("SELECT zk_lock('/x/2'), zk_semaphore_acquire('/x/3', 1), zk_lock('/x/4')"), 't|t|t', '- after ROLLBACK TO it does not');
-		is($s->value("SELECT zk_fence('/x/1') = zk_lock_token('/x/1')"), 't', '- the fence works');
-		is($s->query('SET LOCAL zklock.commit_guard = strict; COMMIT')->{state}, '', '- the guard, too');
-		is($t->value("SELECT zk_lock('/x/1')"), 't', '- after COMMIT it is free');
-		is($t->value('SELECT zk_unlock_all()'), '4', '- and zk_unlock_all gives back');
-		is($s->query("SELECT zk_unlock('/x/1')")->{out}, 'f', 'what is not held is not given back');
-		is($s->value("SELECT count(*) FROM zk_lock_queue('/x/1')"), '0', 'an empty queue');
-		$s->value("SELECT zk_lock('/x/1')");
-		is($t->value("SELECT position, granted FROM zk_lock_queue('/x/1')"), '1|t', 'one with somebody');
-		is($t->value("SELECT zk_lock_break('/x/1', node) FROM zk_lock_queue('/x/1')"), 't', 'who has the credential may break a lock');
-		zk_wait_hold($s, 'lost');
-		is($s->query("SELECT zk_unlock('/x/1')")->{out}, 'f', '- which is a loss');
-
-		is($s->value(q{SELECT zk_claim('/job/daily', '2026-01-01')}), 't', 'a claim');
-		is($t->value(q{SELECT zk_claim('/job/daily', '2026-01-01')}), 'f', '- is one for both');
-		zk_until(sub { $t->value(q{SELECT state FROM zk_last_claim('/job/daily')}) eq 'done' }, 'it to be settled');
-		$closed->('- and its mark is closed');
+	zk_leaves_nothing $zk, "every function, style $style" => sub {
+		my %s = map { $_ => session_with(node_style => $style, root => "/each/$style") } qw(s t u);
+		foreach my $step (@steps)
+		{
+			my ($who, $call, $answer, $waiter, $wish) = @$step;
+			if ($waiter)
+			{
+				$s{$waiter}->send("SELECT $wish");
+				zk_wait_queued($zk, $s{$waiter});
+				all_have($CLOSED, 'nobody else sees the waiter', '/each');
+			}
+			is($s{$who}->value($call =~ /^[A-Z]/ ? $call : "SELECT $call"), $answer, $call);
+			is($s{$waiter}->wait->{out}, 't', "- then: $wish") if $waiter;
+			all_have($CLOSED, '- closed', '/each');
+		}
+		zk_until(sub { $s{t}->value(q{SELECT state FROM zk_last_claim('/job/daily')}) eq 'done' }, 'the claim to be settled');
+		all_have($CLOSED, 'its mark is closed', '/each');
 		my $stranger = zk_session_with($node, root => "/each/$style");
 		is_refused($stranger->query("SELECT * FROM $_"), "$_ without the credential")
 		  for q{zk_last_claim('/job/daily')}, q{zk_claim_forget('/job/daily')}, q{zk_claim('/job/daily', now())};
-		$stranger->quit;
-
-		$_->quit for $s, $t;
 		$zk->delete_tree("/each/$style/__zklock_claims__");    # which would stay for ever
-		zk_nothing_left($zk, 'nothing is left');
 	};
 }
 
 subtest 'a single node' => sub {
-	my %s = map { $_ => session_with(node_style => 'single', root => '/each/single', auth_file => $file{$_}) } qw(ann bob);
-	my $anne = session_with(node_style => 'single', root => '/each/single');
-	is($s{ann}->value("SELECT zk_lock('/a/b')"), 't', 'is had');
+	my ($ann, $anne, $bob) = map { session_with(node_style => 'single', root => '/each/single', auth_file => $file{$_}) } qw(ann ann bob);
+	is($ann->value("SELECT zk_lock('/a/b')"), 't', 'is had');
 	all_have($CLOSED, '- and closed, with its directories', '/each/single');
-	is($anne->value("SELECT zk_try_lock('/a/b'), zk_lock('/a/b', '50ms')"), 'f|f', '- and excludes those with the same credential');
 	$anne->send("SELECT zk_lock('/a/b')");
 	zk_until(sub { $zk->watch_count > 0 }, 'it to be watched');
-	is($s{bob}->query('SELECT ' . $_)->{state}, '42501', "$_ by others: 42501") for "zk_lock('/a/b')", "zk_try_lock('/a/b')";
-	is($s{ann}->value("BEGIN; SELECT zk_xact_lock('/a/b'); COMMIT; SELECT zk_unlock('/a/b')"), "t\nt", 'given back');
+	is($bob->query('SELECT ' . $_)->{state}, '42501', "$_ by others: 42501") for "zk_lock('/a/b')", "zk_try_lock('/a/b')";
+	is($ann->value("SELECT zk_unlock('/a/b')"), 't', 'given back');
 	is($anne->wait->{out}, 't', 'who waited has it');
-	is($anne->value("SELECT zk_unlock('/a/b')"), 't', 'and gives it back');
-	$_->quit for values %s, $anne;
 };
 
 subtest 'directories that ZooKeeper removes are closed when made again' => sub {
 	my $s = session_with(root => '/reaped');
-	for (1 .. 3)
+	for (1, 2)
 	{
-		is($s->value("SELECT zk_lock('/x/y/z')"), 't', 'a lock');
-		all_have($CLOSED, '- closed with its directories', '/reaped');
+		$s->value("SELECT zk_lock('/x/y/z')");
+		all_have($CLOSED, 'closed with its directories', '/reaped');
 		$s->value("SELECT zk_unlock('/x/y/z')");
 		zk_until(sub { $zk->reap('/reaped') }, 'the directories to be removed');
 	}
-	$s->quit;
 };
 
 subtest 'world: open to all' => sub {
 	foreach my $file ('', $file{ann})
 	{
 		my $s = session_with(acl => 'world', auth_file => $file, root => '/open');
-		$s->value(q{SELECT zk_lock('/a/b'), zk_lock_shared('/c'), zk_semaphore_acquire('/d', 1), zk_lock_many('{/e,/f/g}')});
-		$s->value(q{SELECT zk_lock('/h'), zk_lock_shared('/h'), zk_unlock('/h')});
+		$s->value(q{SELECT zk_lock('/a/b'), zk_lock_shared('/c'), zk_semaphore_acquire('/d', 1), zk_lock_many('{/e,/f/g}'),
+			zk_lock('/h'), zk_lock_shared('/h'), zk_unlock('/h')});
 		all_have(world_acl(), $file ? 'also with a credential' : 'without a credential', '/open');
-		$s->quit;
 	}
 	my $s = session_with(acl => 'world', root => '/both');
 	my $t = session_with(root => '/both');
 	is($t->value("SELECT zk_lock('/x')"), 't', 'a directory that is closed');
 	is($s->value("SELECT zk_try_lock('/x')"), 'f', '- is open to who has the credential, whatever its own nodes are');
-	$_->quit for $s, $t;
 };
 
 subtest 'acl and node_style are read at each call' => sub {
@@ -292,35 +241,19 @@ sub all_is_as_it_was
 	return;
 }
 
-my ($held_node) = map { m{([^/]+)$} } grep { m{^/zklock/held/} } $holder->value("SELECT '/zklock/held/' || node FROM zk_locks WHERE path = '/held'");
-$held_node =~ s{.*/}{};
-
+# (The directories are closed like these for whatever else a client can send: all_have.)
 foreach my $who (qw(bob postgres))
 {
 	subtest "closed to $who, from SQL" => sub {
 		my $s = zk_session($node, user => $who);
 		foreach my $path ('/held', '/held/below', '/read', '/places', '/deep', '/deep/er', '/deep/new/one')
 		{
-			foreach my $call (
-				"zk_lock('$path')",
-				"zk_lock('$path', '1min')",
-				"zk_lock('$path', '0')",
-				"zk_lock_shared('$path')",
-				"zk_xact_lock('$path')",
-				"zk_xact_lock_shared('$path')",
-				"zk_try_lock('$path')",
-				"zk_try_lock_shared('$path')",
-				"zk_try_xact_lock('$path')",
-				"zk_try_xact_lock_shared('$path')",
-				"zk_lock_many('{$path}')",
-				"zk_lock_many('{/aa,/zz,$path}')",
-				"zk_xact_lock_many('{$path,/zz}', '1min')",
-				"zk_semaphore_acquire('$path', 5)",
-				"zk_semaphore_acquire('$path', 5, '0')",
-				"zk_xact_semaphore_acquire('$path', 5)")
-			{
-				is_refused($s->query("SELECT $call"), $call);
-			}
+			is_refused($s->query("SELECT $_"), $_)
+			  for (map { "$_('$path')" } qw(zk_lock zk_lock_shared zk_xact_lock zk_xact_lock_shared zk_try_lock zk_try_lock_shared zk_try_xact_lock zk_try_xact_lock_shared)),
+			  "zk_lock('$path', '1min')", "zk_lock('$path', '0')", "zk_lock_many('{$path}')", "zk_lock_many('{/aa,/zz,$path}')",
+			  "zk_xact_lock_many('{$path,/zz}', '1min')", "zk_semaphore_acquire('$path', 5)", "zk_semaphore_acquire('$path', 5, '0')",
+			  "zk_xact_semaphore_acquire('$path', 5)";
+			like($s->query("SELECT zk_lock_many('{/zz,$path}')")->{message}, qr/"\Q$path\E"/, '- which names the path');
 			next if $path =~ /below|new/;
 			is_refused($s->query("SELECT * FROM zk_lock_queue('$path')"), "the queue of $path");
 			my ($theirs) = map { s{.*/}{}r } grep { m{^/zklock$path/[^/]*\d{10}$} } @before;
@@ -328,16 +261,12 @@ foreach my $who (qw(bob postgres))
 		}
 		is($s->value('SELECT count(*) FROM zk_locks'), 0, 'nothing is held');
 		is($s->value(qq{SELECT zk_lock_many('{/aa-$who,/zz-$who}'), zk_unlock_all()}), 't|2', 'other paths may be locked') if $who ne 'postgres';
-		$s->quit;
 
 		my %setting = (root => '/closed');
 		@setting{qw(auth_file acl)} = $who eq 'bob' ? ($file{bob}, 'creator') : ('', 'world');
 		$s = session_with(%setting);
-		foreach my $call ("zk_lock('/held')", "zk_try_lock('/free')", "zk_lock_many('{/a,/b}')", "zk_semaphore_acquire('/free', 1)")
-		{
-			is_refused($s->query("SELECT $call"), "a root that is closed: $call");
-		}
-		is_refused($s->query("SELECT * FROM zk_lock_queue('$_')"), "a root that is closed: the queue of $_") for '/held';
+		is_refused($s->query("SELECT $_"), "a root that is closed: $_")
+		  for "zk_lock('/held')", "zk_try_lock('/free')", "zk_lock_many('{/a,/b}')", "zk_semaphore_acquire('/free', 1)", "* FROM zk_lock_queue('/held')";
 		$s->quit;
 		zk_until(sub { !grep { /^(?:aa|zz)/ && !$zk->reap("/zklock/$_") } $zk->children('/zklock') }, 'what was locked beside to go');
 		all_is_as_it_was('after that');
@@ -345,64 +274,16 @@ foreach my $who (qw(bob postgres))
 }
 
 subtest 'closed to strangers, whatever they send' => sub {
-	my ($dir, $theirs) = ('/zklock/held', (grep { m{^/zklock/held/} } @before)[0]);
-	foreach my $auth (undef, $secret{bob}, 'super:wrong')
+	all_have($CLOSED, 'each directory and node', $_) for '/zklock/held', '/zklock/read', '/zklock/places', '/zklock/deep', '/closed';
+	my $client = ZkClient->new($zk->hosts);
+	$client->add_auth('digest', $secret{bob});
+	my ($node) = grep { m{^/zklock/held/} } @before;
+	foreach my $path ('/zklock/held', $node)
 	{
-		my $client = ZkClient->new($zk->hosts);
-		$client->add_auth('digest', $auth) if $auth;
-		my %way = (
-			'getChildren' => sub { $client->children($_[0]) },
-			'getData' => sub { $client->get($_[0]) },
-			'setData' => sub { $client->set($_[0], 'x') },
-			'getACL' => sub { $client->get_acl($_[0]) },
-			'setACL' => sub { $client->set_acl($_[0], world_acl()) },
-			'create' => sub { $client->create("$_[0]/x-lock-", mode => 'ephemeral_sequential') },
-			'create, container' => sub { $client->create("$_[0]/x", mode => 'container') });
-		foreach my $path ($dir, $theirs, '/zklock/deep', '/closed', '/closed/held')
-		{
-			foreach my $name (sort keys %way)
-			{
-				eval { $way{$name}->($path); 1 };
-				like($@, qr/NOAUTH/, "$name $path");
-			}
-		}
-		eval { $client->delete($theirs) };
-		like($@, qr/NOAUTH/, "delete $theirs");
-		eval { $client->delete($dir) };
-		like($@, qr/NOTEMPTY/, "delete $dir");
-		$client->close;
-		all_is_as_it_was('after that');
+		ok(!eval { $client->get($path); 1 } && $@ =~ /NOAUTH/, "as ZooKeeper tells who reads $path");
+		ok(!eval { $client->delete($path); 1 } && $@ =~ /NOAUTH|NOTEMPTY/, '- or deletes it');
 	}
-};
-
-# No ACL prevents this: ZooKeeper derives the password of a session from its id,
-# and ids are consecutive.  doc/security.md says what does.
-subtest 'a session that a stranger takes over' => sub {
-	my $s = session_with(root => '/taken');
-	is($s->value(q{SELECT zk_lock('/lock')}), 't', 'a lock');
-	my ($lock) = grep { /-lock-/ } $zk->tree('/taken');
-	my $stranger = ZkClient->new($zk->hosts);
-	eval { $stranger->delete($lock) };
-	like($@, qr/NOAUTH/, 'nobody else can delete its node');
-	my $id = $s->value('SELECT session_id FROM zk_session');
-	my $below = 0;
-	my $take = sub { return eval { ZkClient->new($zk->hosts, session => $stranger->{session} - $below) } };
-	until (sprintf('0x%x', $stranger->{session} - $below) eq $id)
-	{
-		die 'not within 100 guesses' if ++$below > 100;
-		my $another = $take->();
-		$another->abandon if $another;    # the owner takes it back
-	}
-	note "guess $below";
-
-	# the owner may be quicker, and have it back
-	zk_until(sub { my $own = $take->(); $own->close if $own; return !$zk->exists($lock) }, 'the node goes with its session');
-	pass('but its session can be ended');
-	zk_wait_hold($s, 'lost');
-	is($s->query(q{BEGIN; CREATE TABLE stolen (); COMMIT})->{state}, '40001', 'and stops the transaction');
-	$s->value(q{ROLLBACK; SELECT zk_unlock_all()});
-	$stranger->close;
-	$s->quit;
+	$client->close;
 };
 
 subtest 'those who share the credential' => sub {
@@ -428,28 +309,19 @@ subtest 'those who share the credential' => sub {
 $_->quit for $holder, $waiter, $closed_root;
 zk_nothing_left($zk, 'nothing is left');
 
-# A directory that existed before, open to all, stays as open as it was: the
-# nodes in it are closed, but ZooKeeper lets everybody who may write to a
-# directory remove its children.  This is a loss like any other.
+# It stays as open as it was: the nodes in it are closed, but ZooKeeper lets everybody who
+# may write to a directory remove its children.  (What that is like: t/025)
 subtest 'a directory that was open before' => sub {
 	$zk->create('/zklock/open');
 	my $s = zk_session($node, user => 'ann');
-	$s->value("CREATE TEMP TABLE t (); BEGIN; SELECT zk_xact_lock('/open'); INSERT INTO t DEFAULT VALUES");
-	my $client = ZkClient->new($zk->hosts);
-	my ($name) = $client->children('/zklock/open');
-	is_deeply([ $zk->acl("/zklock/open/$name") ], $CLOSED, 'the node is closed');
-	eval { $client->get("/zklock/open/$name") };
-	like($@, qr/NOAUTH/, '- and not to be read');
+	$s->value("SELECT zk_lock('/open')");
+	all_have($CLOSED, 'the node is closed', '/zklock/open/' . ($zk->children('/zklock/open'))[0]);
 	is_deeply([ $zk->acl('/zklock/open') ], world_acl(), 'the directory stays as it was');
-	$client->delete("/zklock/open/$name");
-	zk_is_lost($s->query('COMMIT'), '/open', 'removed by a stranger');
-	$client->close;
-	$s->quit;
 };
 
 # --------------------------------------------------- an ACL that is changed meanwhile
 
-subtest 'rights that are taken away' => sub {
+zk_leaves_nothing $zk, 'rights that are taken away' => sub {
 	my $bobs = creator_acl($secret{bob});
 	my $client = $zk->client;
 	my $s = zk_session($node, user => 'ann');
@@ -472,11 +344,10 @@ subtest 'rights that are taken away' => sub {
 	zk_until(sub { !$client->children('/zklock/taken/dir') }, 'the session takes it along');
 	pass('- and its node with the session');
 	$client->close;
-	zk_nothing_left($zk, 'nothing is left');
 };
 
 # COMMIT does not wait for the answer that it may not delete a node.
-subtest 'a release that ZooKeeper refuses' => sub {
+zk_leaves_nothing $zk, 'a release that ZooKeeper refuses' => sub {
 	my $client = $zk->client;
 	my $s = zk_session($node, user => 'ann');
 	my $nodes = sub { my @nodes = $client->children("/zklock/stuck/$_[0]"); return scalar @nodes };
@@ -542,14 +413,12 @@ subtest 'a release that ZooKeeper refuses' => sub {
 	ok($waits, 'silent: the backend does not wait for that');
 	$proxy->pass;
 	$s->quit;
-	$proxy->stop;
 	$client->close;
-	zk_nothing_left($zk, 'nothing is left');
 };
 
 # The session is resumed by another handle of the client library, which has to
 # send the credentials again.
-subtest 'an outage of twice the session timeout' => sub {
+zk_leaves_nothing $zk, 'an outage of twice the session timeout' => sub {
 	$admin->value(q{ALTER ROLE ann SET zklock.session_timeout = '4s'});
 	my $s = zk_session($node, user => 'ann');
 	$admin->value('ALTER ROLE ann RESET zklock.session_timeout');
@@ -565,13 +434,11 @@ subtest 'an outage of twice the session timeout' => sub {
 	is($s->value(q{SELECT zk_lock('/outage/other'), zk_unlock('/outage/other')}), 't|t', 'which works');
 	all_have($CLOSED, '- and makes closed nodes', '/zklock/outage');
 	is($s->query(q{SELECT zk_unlock('/outage')})->{out}, 'f', 'the lock was lost');
-	$s->quit;
-	zk_nothing_left($zk, 'nothing is left');
 };
 
 # ----------------------------------------------------------------- lost replies
 
-subtest 'lost replies' => sub {
+zk_leaves_nothing $zk, 'lost replies' => sub {
 	my $proxy = ZkProxy->new($zk);
 	my $s = session_with(root => '/lost', hosts => $proxy->hosts, session_timeout => '6s');
 	my $last = 0;
@@ -598,54 +465,28 @@ subtest 'lost replies' => sub {
 		}
 	}
 	$s->quit;
-	zk_nothing_left($zk, 'nothing is left');
 };
 
 # ------------------------------------------------------------- no way out of the root
 
-subtest 'paths do not leave the root' => sub {
+zk_leaves_nothing $zk, 'paths do not leave the root' => sub {
 	my $s = session_with(root => '/team/a');
 	my $t = session_with(root => '/team/b');
 	$t->value("SELECT zk_lock('/job')");
 	my ($theirs) = $zk->children('/team/b/job');
 	my @was = $zk->tree('/');
-	# what a path may look like: sql/arguments
-	foreach my $call (
-		"zk_lock('%s')", "zk_try_lock_shared('%s')", "zk_xact_lock('%s', '1s')", "zk_lock_many(ARRAY['/fine', '%s'])",
-		"zk_semaphore_acquire('%s', 1)", "zk_unlock('%s')", "zk_unlock_many(ARRAY['/fine', '%s'])", "zk_unlock_shared('%s')", "zk_semaphore_release('%s')",
-		"zk_lock_held('%s')", "zk_lock_token('%s')", "zk_fence('%s', 1)", "zk_lock_break('%s', '$theirs')", "* FROM zk_lock_queue('%s')",
-		"zk_claim('%s', now())", "* FROM zk_last_claim('%s')", "zk_claim_forget('%s')")
-	{
-		my $sql = sprintf "SELECT $call", '/../b/job';
-		is($s->query($sql)->{state}, '22023', $sql);
-	}
-	is($s->value("SELECT zk_lock('/..\\\\b'), zk_lock('/\\\\x2e\\\\x2e')"), 't|t', 'what only looks like it');
-	is(scalar(grep { m{^/team/a/[^/]+$} } $zk->tree('/team/a')), 2, '- is below the root');
-	$s->value('SELECT zk_unlock_all()');
-	foreach my $name ('', '.', '..', '/', "../../b/job/$theirs", "x/../$theirs", "/$theirs", "$theirs/", 'job', '../job')
-	{
-		is($s->query("SELECT zk_lock_break('/job', '$name')")->{state}, '22023', "no contender: '$name'");
-	}
+	# (what a path, and a contender's name, may look like: sql/arguments, sql/queue)
+	is($s->query("SELECT $_('/../b/job')")->{state}, '22023', "$_ by ..") for qw(zk_lock zk_unlock zk_lock_queue zk_last_claim);
+	is($s->query("SELECT zk_lock_break('/job', '../../b/job/$theirs')")->{state}, '22023', 'zk_lock_break by ..');
 	is($s->value("SELECT zk_lock_break('/job', '$theirs')"), 'f', 'one of another root is none of ours');
 	is($t->value("SELECT zk_lock_token('/job') IS NOT NULL, state FROM zk_locks"), 't|held', 'and what is there is held');
 	my %was = map { $_ => 1 } @was;
 	is_deeply([ grep { !$was{$_} && !m{^/team/a(?:/|$)} } $zk->tree('/') ], [], 'nothing is made elsewhere');
-	$_->quit for $s, $t;
 
 	$s = session_with(root => '/');
-	is($s->query("SELECT * FROM zk_lock_queue('/zookeeper')")->{state}, '22023', "no root: /zookeeper is ZooKeeper's own");
-	is($s->value("SELECT zk_lock('/bare/lock')"), 't', '- and others work');
+	is($s->value("SELECT zk_lock('/bare/lock')"), 't', 'no root');
 	all_have($CLOSED, '- closed', '/bare');
 	is_deeply([ $zk->acl('/') ], world_acl(), '- while / stays as it was');
-	$s->quit;
-	zk_nothing_left($zk, 'nothing is left');
 };
 
-# -------------------------------------------------------------------------- end
-
-$admin->quit;
-zk_nothing_left($zk, 'nothing is left in ZooKeeper', sessions => 0);
-zk_no_crash($node);
-$node->stop;
-
-done_testing();
+zk_end($zk, $node);

@@ -47,13 +47,30 @@ sub switched
 	return $s;
 }
 
-# What it holds: "key mode scope count, ..."
+# What zk_locks shows of it: "key mode scope count, ..."
 sub holds
 {
 	my ($s) = @_;
 	return $s->value(
 		q{SELECT string_agg(concat_ws(' ', regexp_replace(path, '^/advisory/postgres/', ''), mode, scope, count), ', '
 			ORDER BY path COLLATE "C", mode, scope) FROM zk_locks});
+}
+
+# What pg_locks shows of its advisory locks, as somebody else sees it: "key mode, ..."
+sub rows
+{
+	my ($s) = @_;
+	return $admin->value(
+		q{SELECT string_agg(concat_ws(' ', CASE objsubid WHEN 2 THEN classid || ',' || objid ELSE objid::text END, mode), ', ' ORDER BY objid, objsubid, mode)
+			FROM pg_locks WHERE locktype = 'advisory' AND granted AND pid = } . $s->pid);
+}
+
+# What comes of a statement: its SQLSTATE, if it fails, what it prints, and how many warnings
+sub comes_to
+{
+	my ($s, $sql) = @_;
+	my $result = $s->query($sql);
+	return join ' ', grep { length } $result->{state}, $result->{out}, ('W') x @{ $result->{warnings} };
 }
 
 # Delete the node of a key's lock, as an administrator might by hand
@@ -64,32 +81,14 @@ sub lose
 	return;
 }
 
-# The same, and have its session notice it
-sub lose_known
-{
-	my ($s, $key) = @_;
-	lose($key);
-	zk_is_lost($s->query(q{BEGIN; INSERT INTO t VALUES ('b'); COMMIT}), "/advisory/postgres/$key", 'a later transaction that writes');
-	return;
-}
-
-#
 # What PostgreSQL has, in all that can be told from a catalog
-#
 {
-	my $of = sub {
-		return $admin->value(
-			qq{SELECT proname, pg_get_function_arguments(oid), pg_get_function_result(oid), provolatile, proisstrict,
-				proparallel, prosecdef FROM pg_proc WHERE pronamespace = '$_[0]'::regnamespace
-				AND proname ~ '^pg_(try_)?advisory_' ORDER BY 1, 2});
-	};
-	my @theirs = split /\n/, $of->('pg_catalog');
-	is(scalar @theirs, 21, 'PostgreSQL has 21 functions');
-	is_deeply([ split /\n/, $of->('zklock_advisory') ], \@theirs, '- and we the same');
-	is($admin->value(q{SELECT count(*) FROM pg_proc p WHERE pronamespace = 'zklock_advisory'::regnamespace
-		AND (obj_description(oid, 'pg_proc') IS NULL OR procost <> 1
-			OR has_function_privilege('public', oid, 'EXECUTE'))}), 0,
-		'each has a comment, its cost, and no right for PUBLIC');
+	my $of = q{SELECT proname, pg_get_function_arguments(oid), pg_get_function_result(oid), provolatile, proisstrict, proparallel, prosecdef, procost
+		FROM pg_proc WHERE pronamespace = '%s'::regnamespace AND proname ~ '^pg_(try_)?advisory_' ORDER BY 1, 2};
+	my ($theirs, $ours) = map { $admin->value(sprintf $of, $_) } qw(pg_catalog zklock_advisory);
+	is($ours, $theirs, "PostgreSQL's functions, and we the same");
+	is($admin->value(q{SELECT count(*), count(obj_description(oid, 'pg_proc')) FROM pg_proc WHERE pronamespace = 'zklock_advisory'::regnamespace}),
+		'21|21', '- each with a comment');
 }
 
 #
@@ -137,12 +136,6 @@ SELECT pg_advisory_lock(9223372036854775807), pg_advisory_lock(-9223372036854775
 SELECT pg_advisory_lock(2147483647, -2147483648), pg_advisory_lock(4294967297), pg_advisory_lock('77'), pg_advisory_lock(8::smallint);
 SELECT pg_advisory_lock(hashtext('report')), pg_advisory_lock(hashtextextended('report', 0)), pg_advisory_lock(1234567890);
 :locks
-SELECT pg_advisory_lock(9223372036854775808);
-SELECT pg_advisory_lock(2147483648, 1);
-SELECT pg_advisory_lock(1.5);
-SELECT pg_advisory_lock('a');
-SELECT pg_advisory_lock(1, 2, 3);
-SELECT pg_advisory_lock();
 SELECT pg_advisory_lock(NULL) IS NULL, pg_try_advisory_lock(NULL) IS NULL, pg_advisory_unlock(NULL, 1) IS NULL;
 SELECT pg_advisory_unlock(1), pg_advisory_unlock(1), pg_advisory_unlock(1, 1), pg_advisory_unlock_shared(0, 1);
 SELECT pg_advisory_unlock_all();
@@ -239,10 +232,7 @@ SKIP:
 }
 zk_nothing_left($zk, 'nothing is left');
 
-#
-# Between sessions and clusters
-#
-{
+zk_leaves_nothing $zk, 'between sessions and clusters' => sub {
 	my ($here, $there) = (switched($node), switched($other));
 	$here->value('SELECT pg_advisory_lock(42)');
 	is($there->value('SELECT pg_try_advisory_lock(42)'), 'f', 'another cluster is excluded');
@@ -262,112 +252,106 @@ zk_nothing_left($zk, 'nothing is left');
 	zk_wait_queued($zk, $here);
 	is($here->cancel($admin)->{state}, '57014', 'a cancel');
 	is(holds($here), '', '- and nothing of it stays');
-	$there->value('SELECT pg_advisory_unlock_shared(42)');
+};
 
-	$_->quit for $here, $there;
-	zk_nothing_left($zk, 'nothing is left');
-}
-
-#
-# A hold of zk_lock's and one of pg_advisory_lock's: one lock, and each has its
-# own function that releases it
-#
-{
+# A hold of zk_lock's and one of pg_advisory_lock's: one lock, and each has its own function
+# that releases it.  A row of pg_locks is there for the second one, and until its end.
+zk_leaves_nothing $zk, 'holds' => sub {
 	my $s = switched();
-	$s->value(q{BEGIN; SELECT pg_advisory_lock(1), zk_lock('/advisory/postgres/1'), zk_lock('/advisory/postgres/2')});
-	is(holds($s), '1 exclusive session 2, 2 exclusive session 1', 'zk_locks counts both');
-	$s->value('ROLLBACK');
-	is(holds($s), '1 exclusive session 1', "only zk_lock's end with the transaction");
-	my $refused = $s->query(q{SELECT zk_unlock('/advisory/postgres/1')});
-	is($refused->{out}, 'f', 'zk_unlock does not release the other one');
-	like($refused->{err}, qr/HINT:  .*pg_advisory_unlock/, '- and says what does');
-	$s->value(q{SELECT zk_lock('/advisory/postgres/1')});
-	is($s->query('SELECT pg_advisory_unlock(1), pg_advisory_unlock(1)')->{out}, 't|f', "pg_advisory_unlock does not release zk_lock's");
-	is(holds($s), '1 exclusive session 1', '- which stays');
-	$s->value('SELECT pg_advisory_lock_shared(1), pg_advisory_lock(1, 1), pg_advisory_unlock_all()');
-	is(holds($s), '1 exclusive session 1', 'pg_advisory_unlock_all releases its own');
-	is($s->value('SELECT pg_advisory_lock(1), pg_advisory_lock(3), zk_unlock_all()'), '||3', 'zk_unlock_all releases all');
-	$s->value(q{SELECT pg_advisory_lock(1), zk_lock('/x')});
-	$s->value('DISCARD ALL');
-	is(holds($s), '', 'so does DISCARD ALL');
+	# a statement, what it comes to, what zk_locks shows then, and what pg_locks
+	foreach (
+		[ q{BEGIN; SELECT pg_advisory_lock(1), zk_lock('/advisory/postgres/1'), zk_lock('/advisory/postgres/2')}, '|t|t',
+			'1 exclusive session 2, 2 exclusive session 1', '1 ExclusiveLock' ],
+		[ 'ROLLBACK', '', '1 exclusive session 1', '1 ExclusiveLock' ],
+		[ q{SELECT zk_unlock('/advisory/postgres/1')}, 'f W', '1 exclusive session 1', '1 ExclusiveLock' ],
+		[ q{SELECT zk_lock('/advisory/postgres/1')}, 't', '1 exclusive session 2', '1 ExclusiveLock' ],
+		[ 'SELECT pg_advisory_unlock(1), pg_advisory_unlock(1)', 't|f W', '1 exclusive session 1', '' ],
+		[ 'SELECT pg_advisory_lock_shared(1), pg_advisory_lock(1, 1), pg_advisory_unlock_all()', '||', '1 exclusive session 1', '' ],
+		[ 'SELECT pg_advisory_lock(1), pg_advisory_lock(3), zk_unlock_all()', '||3', '', '' ],
+		# two ways down from the exclusive lock to the shared one
+		[ 'BEGIN; SELECT pg_advisory_lock_shared(1), pg_advisory_xact_lock(1)', '|', '1 exclusive transaction 1, 1 shared session 1', '1 ExclusiveLock, 1 ShareLock' ],
+		[ 'ROLLBACK', '', '1 shared session 1', '1 ShareLock' ],
+		[ 'SELECT pg_advisory_unlock_shared(1); BEGIN; SELECT pg_advisory_xact_lock(1), pg_advisory_lock_shared(1)', "t\n|", '1 exclusive transaction 1, 1 shared session 1', '1 ExclusiveLock, 1 ShareLock' ],
+		[ 'ROLLBACK', '', '1 shared session 1', '1 ShareLock' ],
+		[ 'SELECT pg_advisory_unlock_shared(1)', 't', '', '' ],
+		# scopes
+		[ q{SELECT pg_advisory_lock(1); BEGIN; SELECT zk_xact_lock('/advisory/postgres/3'), pg_advisory_xact_lock(1), pg_advisory_unlock(1)}, "\nt||t",
+			'1 exclusive transaction 1, 3 exclusive transaction 1', '1 ExclusiveLock' ],
+		[ 'SAVEPOINT a; SELECT pg_advisory_xact_lock_shared(1), pg_advisory_xact_lock(4), pg_advisory_xact_lock(1); ROLLBACK TO a', '||',
+			'1 exclusive transaction 1, 3 exclusive transaction 1', '1 ExclusiveLock' ],
+		[ 'COMMIT', '', '', '' ],
+		[ 'SELECT pg_advisory_lock(1)', '', '1 exclusive session 1', '1 ExclusiveLock' ],
+		[ q{BEGIN; CREATE TABLE prepared (); PREPARE TRANSACTION 'p'; ROLLBACK PREPARED 'p'}, '', '1 exclusive session 1', '1 ExclusiveLock' ],
+		[ q{BEGIN; SELECT pg_advisory_lock(1); PREPARE TRANSACTION 'p'}, '0A000', '1 exclusive session 2', '1 ExclusiveLock' ],
+		# PostgreSQL's own functions: nothing is said of what they took, and the next call takes it again
+		[ 'SELECT pg_catalog.pg_advisory_unlock(1)', 't', '1 exclusive session 2', '' ],
+		[ 'SELECT pg_advisory_unlock(1), pg_advisory_unlock(1)', 't|t', '', '' ],
+		[ 'SELECT pg_advisory_lock(1), pg_catalog.pg_advisory_unlock_all(), pg_advisory_lock(1)', '||', '1 exclusive session 2', '1 ExclusiveLock' ],
+		[ 'SELECT pg_advisory_lock(2); BEGIN; SELECT pg_catalog.pg_advisory_xact_lock(2), pg_catalog.pg_advisory_unlock(2)', "\n|t",
+			'1 exclusive session 2, 2 exclusive session 1', '1 ExclusiveLock, 2 ExclusiveLock' ],
+		# where PostgreSQL's warning lets a cancel in
+		[ 'SELECT pg_cancel_backend(pg_backend_pid()), pg_advisory_unlock(2); ROLLBACK', '57014 W', '1 exclusive session 2', '1 ExclusiveLock' ],
+		[ q{SELECT zk_lock('/x')}, 't', '1 exclusive session 2, /x exclusive session 1', '1 ExclusiveLock' ],
+		[ 'DISCARD ALL', '', '', '' ])
+	{
+		my ($sql, $to, @shown) = @$_;
+		is(comes_to($s, $sql), $to, $sql);
+		is(join(' / ', holds($s), rows($s)), join(' / ', @shown), '- what is shown then');
+	}
 	is($s->value('SHOW search_path'), '"$user", public', '- which sets search_path back to what the role has');
+	$s->value("SET search_path = $PATH; SELECT pg_advisory_lock(1)");
+	like($s->query(q{SELECT zk_unlock('/advisory/postgres/1')})->{err}, qr/HINT:  .*pg_advisory_unlock/, 'zk_unlock says what does');
+};
 
-	# two ways down from the exclusive lock to the shared one
-	$s->value("SET search_path = $PATH");
-	$s->value('BEGIN; SELECT pg_advisory_lock_shared(1), pg_advisory_xact_lock(1)');
-	$s->value('ROLLBACK');
-	is(holds($s), '1 shared session 1', 'a shared hold survives the abort of the exclusive one');
-	$s->value('SELECT pg_advisory_unlock_shared(1)');
-	$s->value('BEGIN; SELECT pg_advisory_xact_lock(1), pg_advisory_lock_shared(1)');
-	$s->value('ROLLBACK');
-	is(holds($s), '1 shared session 1', '- also where it relied on it');
-	my $reader = switched($other);
-	is($reader->value('SELECT pg_try_advisory_lock_shared(1), pg_try_advisory_lock(1)'), 't|f', '- and it is shared');
-	$_->quit for $s, $reader;
-	zk_nothing_left($zk, 'nothing is left');
-}
-
-#
-# Lost
-#
-{
+zk_leaves_nothing $zk, 'lost' => sub {
 	my $s = switched();
-	$s->value(q{BEGIN; INSERT INTO t VALUES ('a'); SELECT pg_advisory_lock(1)});
-	lose(1);
-	my $lost = $s->query('COMMIT');
-	zk_is_lost($lost, '/advisory/postgres/1', 'a transaction that relied on it does not commit');
-	like($lost->{hint}, qr/^Call pg_advisory_unlock if/, '- and is told what releases it');
-	is($s->value('SELECT state FROM zk_locks'), 'lost', 'the hold outlives the abort, and is lost');
-	my $again = $s->query('SELECT pg_advisory_lock(1)');
-	is($again->{state}, '55000', 'locking it again is refused');
-	like($again->{hint}, qr/^Call pg_advisory_unlock,/, '- until it is released');
-	zk_is_lost($s->query(q{BEGIN; INSERT INTO t VALUES ('b'); COMMIT}), '/advisory/postgres/1', 'a later transaction that writes');
-	is($s->query('ROLLBACK; SELECT 1')->{out}, '1', '- one that does not, does');
-	my $released = $s->query('SELECT pg_advisory_unlock(1)');
-	is($released->{out}, 'f', 'releasing it is false');
-	like($released->{err}, qr{WARNING:  .*the lock on "/advisory/postgres/1" had been lost}, '- with a WARNING');
-	is($s->value(q{SELECT pg_advisory_lock(1); INSERT INTO t VALUES ('c'); SELECT pg_advisory_unlock(1)}), "\nt", 'then all is well');
+	my $writes = q{BEGIN; INSERT INTO t VALUES ('lost'); };
+	# a statement, or whose lock is lost, what it comes to, and the error's hint
+	foreach (
+		# a transaction that relied on it, and later ones
+		[ $writes . 'SELECT pg_advisory_lock(1)', '' ],
+		[1],
+		[ 'COMMIT', '40001', qr/^Call pg_advisory_unlock if/ ],
+		[ 'SELECT state FROM zk_locks', 'lost' ],
+		[ 'SELECT pg_advisory_lock(1)', '55000', qr/^Call pg_advisory_unlock,/ ],
+		[ $writes . 'COMMIT', '40001' ],
+		[ 'BEGIN; SELECT 1; COMMIT', '1' ],
+		[ 'SELECT pg_advisory_unlock(1)', 'f W' ],
+		[ q{SELECT pg_advisory_lock(1); INSERT INTO t VALUES ('c'); SELECT pg_advisory_unlock(1)}, "\nt" ],
+		# zk_lock's hold of the same path and this one are each released by its own
+		[ q{SELECT pg_advisory_lock(1), zk_lock('/advisory/postgres/1')}, '|t' ],
+		[1],
+		[ $writes . 'COMMIT', '40001' ],
+		[ q{SELECT zk_unlock('/advisory/postgres/1')}, 'f W' ],
+		[ 'SELECT pg_advisory_lock(1)', '55000' ],
+		[ 'SELECT pg_advisory_unlock(1); SELECT count(*) FROM zk_locks', "f\n0 W" ],
+		[ 'SELECT pg_advisory_lock(1), pg_advisory_lock(2)', '|' ],
+		[1],
+		[ 'SELECT pg_advisory_unlock_all()', 'W' ],
+		# the transaction relies on what a savepoint has left to it, and not on what that has released
+		[ $writes . 'SAVEPOINT a; SELECT pg_advisory_lock(1); ROLLBACK TO a', '' ],
+		[1],
+		[ 'COMMIT', '40001' ],
+		[ 'SELECT pg_advisory_unlock_all()', 'W' ],
+		[ 'BEGIN; SAVEPOINT a; SELECT pg_advisory_lock(1)', '' ],
+		[1],
+		[ 'SELECT pg_advisory_unlock(1)', 'f W' ],
+		[ q{SELECT pg_advisory_lock(1); ROLLBACK TO a; INSERT INTO t VALUES ('e'); COMMIT}, '' ],
+		[ 'SELECT pg_advisory_unlock(1); SELECT count(*) FROM zk_locks', "t\n0" ],
+		[ q{SELECT count(*) FROM t WHERE a = 'lost'}, '0' ],
+		# what aborts have left behind is as good as what a commit has
+		[ 'BEGIN; SELECT pg_advisory_lock(1); ROLLBACK; BEGIN; SELECT pg_advisory_lock(1); COMMIT; SELECT count FROM zk_locks', "\n\n2" ])
+	{
+		my ($sql, $to, $hint) = @$_;
+		if (!defined $to) { lose($sql); next; }
+		my $result = $s->query($sql);
+		is(join(' ', grep { length } $result->{state}, $result->{out}, ('W') x @{ $result->{warnings} }), $to, $sql);
+		like($result->{message}, qr{"/advisory/postgres/1"}, '- names the path') if $to eq '40001';
+		like($result->{hint}, $hint, '- with a hint') if $hint;
+	}
+};
 
-	# zk_lock's hold of the same path and this one are each released by its own
-	$s->value(q{SELECT pg_advisory_lock(1), zk_lock('/advisory/postgres/1')});
-	lose_known($s, 1);
-	is($s->query(q{SELECT zk_unlock('/advisory/postgres/1')})->{out}, 'f', 'zk_unlock of a lost lock');
-	is($s->query('SELECT pg_advisory_lock(1)')->{state}, '55000', "- does not release pg_advisory_lock's");
-	is($s->query('SELECT pg_advisory_unlock(1)')->{out}, 'f', '- which does that itself');
-	is(holds($s), '', '- and nothing is left');
-
-	$s->value('SELECT pg_advisory_lock(1), pg_advisory_lock(2)');
-	lose(1);
-	like($s->query('SELECT pg_advisory_unlock_all()')->{err}, qr/WARNING:  .*had been lost/, 'pg_advisory_unlock_all tells of a lost one');
-	is(holds($s), '', '- and releases it');
-
-	# the subtransaction that took it is gone, and it is not
-	$s->value(q{BEGIN; INSERT INTO t VALUES ('d'); SAVEPOINT a; SELECT pg_advisory_lock(1); ROLLBACK TO a});
-	lose(1);
-	zk_is_lost($s->query('COMMIT'), '/advisory/postgres/1', 'the transaction relies on what a savepoint has left to it');
-	$s->query('SELECT pg_advisory_unlock_all()');
-	$s->value('BEGIN; SAVEPOINT a; SELECT pg_advisory_lock(1)');
-	lose(1);
-	is($s->query('SELECT pg_advisory_unlock(1)')->{out}, 'f', 'a subtransaction releases what it has lost');
-	$s->value(q{SELECT pg_advisory_lock(1); ROLLBACK TO a; INSERT INTO t VALUES ('e')});
-	is($s->query('COMMIT')->{state}, '', '- takes it again and aborts: its transaction does not rely on the first');
-	is(holds($s), '1 exclusive session 1', '- and has the second');
-	$s->value('SELECT pg_advisory_unlock(1)');
-	is($s->value('SELECT string_agg(a, NULL) IS NULL, count(*) FROM t WHERE a IN (\'a\', \'b\', \'d\')'), 't|0', 'nothing was written without a lock');
-
-	# what aborts have left behind is as good as what a commit has
-	$s->value('BEGIN; SELECT pg_advisory_lock(1); ROLLBACK; BEGIN; SELECT pg_advisory_lock(1); COMMIT');
-	is(holds($s), '1 exclusive session 2', 'holds of an abort and of a commit are one');
-	$s->value('SELECT pg_advisory_unlock(1), pg_advisory_unlock(1)');
-
-	is($s->query(q{BEGIN; SELECT pg_advisory_lock(1); PREPARE TRANSACTION 'p'})->{state}, '0A000', 'PREPARE TRANSACTION is refused');
-	is(holds($s), '1 exclusive session 1', '- and the session still has its lock');
-	$s->quit;
-	zk_nothing_left($zk, 'nothing is left');
-}
-
-# ... noticed while a statement runs
-{
+zk_leaves_nothing $zk, 'lost, noticed while a statement runs' => sub {
 	my $s = zk_session_with($node, cancel_on_loss => 'lost');
 	$s->value("SET search_path = $PATH");
 	foreach (
@@ -382,51 +366,23 @@ zk_nothing_left($zk, 'nothing is left');
 		$s->value('ROLLBACK');
 		is($s->query('SELECT pg_advisory_unlock(1)')->{out}, 'f', '- and the lock released');
 	}
+};
 
-	# with its ZooKeeper session
-	$s->value('BEGIN; SELECT pg_advisory_lock(1), pg_advisory_lock_shared(2); ROLLBACK');
-	$zk->end_session($s->value('SELECT session_id FROM zk_session'), $s->pid);
-	zk_until(sub { $s->value(q{SELECT count(*) FROM zk_locks WHERE state = 'lost'}) == 2 }, 'both to be lost');
-	my $all = $s->query('SELECT pg_advisory_unlock_all()');
-	is(scalar @{ $all->{warnings} }, 2, 'a ZooKeeper session that ends: two lost ones are released');
-	is($s->value('SELECT pg_try_advisory_lock(1), pg_try_advisory_lock_shared(2)'), 't|t', '- and taken again');
-	$s->quit;
-	zk_nothing_left($zk, 'nothing is left');
-}
-
-# A session that is terminated in its transaction
-{
+zk_leaves_nothing $zk, 'whose keys are the same' => sub {
 	my $s = switched();
-	$s->value('BEGIN; SELECT pg_advisory_lock(1), pg_advisory_xact_lock(2)');
-	$admin->value('SELECT pg_terminate_backend(' . $s->pid . ')');
-	is($s->query('SELECT 1')->{state}, '57P01', 'a session is terminated');
-	zk_nothing_left($zk, 'nothing is left');
-}
-
-#
-# Whose keys are the same
-#
-{
-	my $s = switched();
-	my ($mine, $yours) = map { switched($other) } 1, 2;
+	my $bytes = sub { return join '', map { sprintf '%%%02X', ord } split //, $_[0] };
 
 	# name, part of the path
-	my @names = (
-		[ 'shop', 'shop' ], [ 'Shop Ü', "Shop \xc3\x9c" ], [ '..', '%2E%2E' ], [ '.', '%2E' ], [ 'a/b', 'a%2Fb' ], [ '100%', '100%25' ],
-		[ 'a%2Fb', 'a%252Fb' ], [ "tab\t", 'tab%09' ], [ "\x{1f512}", '%F0%9F%94%92' ],
-		[ 'x-lock-0000000001', join '', map { sprintf '%%%02X', ord } split //, 'x-lock-0000000001' ],
-		[ '__zklock_waits__', join '', map { sprintf '%%%02X', ord } split //, '__zklock_waits__' ],
-		[ '%%%', '%25%25%25' ], [ '\\', '\\' ], [ ' ', ' ' ], [ '0,0', '0,0' ]);
-	utf8::encode($_->[0]) for grep { $_->[0] =~ /[^\0-\xff]/ } @names;
-	foreach (@names)
+	foreach (
+		[ 'shop', 'shop' ], [ "Shop \xc3\x9c", "Shop \xc3\x9c" ], [ '..', '%2E%2E' ], [ '.', '%2E' ], [ 'a/b', 'a%2Fb' ], [ '100%', '100%25' ],
+		[ 'a%2Fb', 'a%252Fb' ], [ "tab\t", 'tab%09' ], [ "\xf0\x9f\x94\x92", '%F0%9F%94%92' ], [ '%%%', '%25%25%25' ], [ '\\', '\\' ], [ ' ', ' ' ],
+		[ '0,0', '0,0' ], map { [ $_, $bytes->($_) ] } 'x-lock-0000000001', '__zklock_waits__')
 	{
 		my ($name, $part) = @$_;
-		$name = "Shop \xc3\x9c" if $name =~ /^Shop /;
 		my $quoted = $name =~ s/\\/\\\\/gr;
 		$s->value("SET zklock.advisory_space = E'$quoted'; SELECT pg_advisory_lock(1)");
 		is(space(), $part, "the space $part");
-		is($s->value(q{SELECT count(*) FROM zk_locks WHERE state = 'held'}), 1, '- is shown');
-		is($s->value('SELECT pg_advisory_unlock(1)'), 't', '- and released');
+		is($s->value(q{SELECT state, pg_advisory_unlock(1) FROM zk_locks}), 'held|t', '- is shown, and released');
 	}
 	my $longest = "\xc3\x9c" x 31;
 	is($s->query("SET zklock.advisory_space = '${longest}aa'")->{state}, '22023', 'a space is as long as a name at most');
@@ -451,20 +407,16 @@ zk_nothing_left($zk, 'nothing is left');
 	is($elsewhere->value(q{SET zklock.advisory_space = 'postgres'; SELECT pg_try_advisory_lock(1)}), 'f', '- unless the setting says otherwise');
 	$elsewhere->quit;
 	$node->safe_psql('postgres', 'ALTER DATABASE elsewhere RENAME TO "else/where"');
-	my $renamed = switched($node, dbname => 'else/where');
-	is($renamed->value('SELECT pg_advisory_lock(1); SELECT path FROM zk_locks'), "\n/advisory/else%2Fwhere/1", 'ALTER DATABASE RENAME changes them');
+	is(switched($node, dbname => 'else/where')->value('SELECT pg_advisory_lock(1); SELECT path FROM zk_locks'), "\n/advisory/else%2Fwhere/1",
+		'ALTER DATABASE RENAME changes them');
 
 	$admin->value('CREATE ROLE plain LOGIN');
-	my $plain = zk_session($node, user => 'plain');
-	is($plain->query(q{SET zklock.advisory_space = 'one'})->{state}, '42501', 'only a superuser may set it');
+	is(zk_session($node, user => 'plain')->query(q{SET zklock.advisory_space = 'one'})->{state}, '42501', 'only a superuser may set it');
 	is(zk_session($node, user => 'plain', options => '-c zklock.advisory_space=one')->value('SHOW zklock.advisory_space'), '',
 		'- not even at the beginning');
-	$_->quit for $s, $mine, $yours, $renamed, $plain;
-	zk_nothing_left($zk, 'nothing is left');
-}
+};
 
-# Names that are no text where they are used
-{
+zk_leaves_nothing $zk, 'names that are no text where they are used' => sub {
 	my %part;
 	foreach my $encoding (qw(UTF8 SQL_ASCII LATIN1 EUC_JP))
 	{
@@ -474,8 +426,7 @@ zk_nothing_left($zk, 'nothing is left');
 		my $s = switched($node, dbname => $db);
 		$s->value('SELECT pg_advisory_lock(1)');
 		$part{$encoding} = space();
-		is($s->value(q{SELECT count(*) FROM zk_locks WHERE path ~ '/1$'}), 1, "a name of UTF-8 in $encoding is shown");
-		is($s->value('SELECT pg_advisory_unlock(1)'), 't', '- and its lock released');
+		is($s->value(q{SELECT path ~ '/1$', pg_advisory_unlock(1) FROM zk_locks}), 't|t', "a name of UTF-8 in $encoding is shown, and its lock released");
 	}
 	is($part{UTF8}, "u_\xc3\x9c_utf8", 'UTF8: as it is');
 	is($part{SQL_ASCII}, "u_\xc3\x9c_sql_ascii", 'SQL_ASCII: as it is');
@@ -491,20 +442,9 @@ zk_nothing_left($zk, 'nothing is left');
 	is($s->value(q{SELECT path FROM zk_locks; SELECT pg_advisory_unlock(1)}), "/advisory/%00%63%61%66%E9/1\nt", '- disturbs nobody');
 	$node->append_conf('postgresql.conf', "zklock.advisory_space = ''");
 	$node->reload;
-	$s->quit;
-	zk_nothing_left($zk, 'nothing is left');
-}
+};
 
 # -- what pg_locks shows
-
-# What pg_locks shows of a session's advisory locks, as somebody else sees it: "key mode, ..."
-sub rows
-{
-	my ($s) = @_;
-	return $admin->value(
-		q{SELECT string_agg(concat_ws(' ', CASE objsubid WHEN 2 THEN classid || ',' || objid ELSE objid::text END, mode), ', ' ORDER BY objid, objsubid, mode)
-			FROM pg_locks WHERE locktype = 'advisory' AND granted AND pid = } . $s->pid);
-}
 
 # The server log since this was last asked
 my $told = 0;
@@ -518,53 +458,7 @@ sub told
 
 sub is_queued { my ($n) = @_; zk_until(sub { $admin->value(q{SELECT count(*) FROM zk_lock_queue('/advisory/postgres/1')}) >= $n }, "$n in the queue"); return; }
 
-#
-# Which locks have one, and until when
-#
-{
-	my $s = switched();
-	$s->value(q{SELECT zk_lock('/advisory/postgres/1'), zk_lock_shared('/advisory/postgres/2')});
-	is(rows($s), '', "zk_lock's of the same path is not shown");
-	$s->value(q{SELECT pg_advisory_lock(1); BEGIN; SELECT zk_xact_lock('/advisory/postgres/3'), pg_advisory_xact_lock(1)});
-	is(rows($s), '1 ExclusiveLock', "- pg_advisory_lock's beside it is");
-	is($s->value('SELECT pg_advisory_unlock(1)'), 't', 'the last one of the session is given back');
-	is(rows($s), '1 ExclusiveLock', "- the transaction's is shown");
-	$s->value('SAVEPOINT a; SELECT pg_advisory_xact_lock_shared(1), pg_advisory_xact_lock(4), pg_advisory_xact_lock(1); ROLLBACK TO a');
-	is(rows($s), '1 ExclusiveLock', '- a savepoint takes back its own');
-	$s->value('COMMIT');
-	is(rows($s), '', '- and the end of the transaction the rest');
-	is(zk_holds($s), 'exclusive session 1 held, shared session 1 held', "- though the session still has zk_lock's");
-	$s->value('SELECT pg_advisory_lock(1), zk_unlock_all()');
-	is(rows($s), '', 'zk_unlock_all gives it back');
-
-	$s->value('SELECT pg_advisory_lock(1)');
-	$s->value(q{BEGIN; CREATE TABLE prepared (); PREPARE TRANSACTION 'p'});
-	is(rows($s), '1 ExclusiveLock', 'PREPARE TRANSACTION leaves what an earlier transaction has taken');
-	$s->value(q{ROLLBACK PREPARED 'p'});
-
-	# PostgreSQL's own functions, and what else has taken it before we do
-	is($s->value('SELECT pg_catalog.pg_advisory_unlock(1)'), 't', "PostgreSQL's own unlock takes it");
-	is(rows($s), '', '- and it is not shown');
-	my $unlocked = $s->query('SELECT pg_advisory_unlock(1)');
-	is("$unlocked->{out} @{ $unlocked->{warnings} }", 't ', '- nothing is said of that by ours');
-	$s->value('SELECT pg_advisory_lock(1), pg_catalog.pg_advisory_unlock_all(), pg_advisory_lock(1)');
-	is(rows($s), '1 ExclusiveLock', '- which takes it again with the next call');
-	$s->value('SELECT pg_advisory_lock(2); BEGIN; SELECT pg_catalog.pg_advisory_xact_lock(2), pg_catalog.pg_advisory_unlock(2)');
-	is($s->query('SELECT pg_cancel_backend(pg_backend_pid()), pg_advisory_unlock(2)')->{state}, '57014', "- where PostgreSQL's warning lets a cancel in");
-	$s->value('ROLLBACK');
-	is(zk_holds($s), 'exclusive session 2 held', '- the hold is gone');
-	zk_until(sub { zk_locks_left($zk) == 1 }, '- and its node');
-	my $discarded = $s->query('DISCARD ALL');
-	is("$discarded->{state} @{ $discarded->{warnings} }", ' ', 'DISCARD ALL says nothing either');
-	is(rows($s) . zk_holds($s), '', '- and leaves neither lock');
-	$s->quit;
-	zk_nothing_left($zk, 'nothing is left');
-}
-
-#
-# Where it cannot be had
-#
-{
+zk_leaves_nothing $zk, 'where it cannot be had' => sub {
 	my ($s, $by) = (switched(), zk_session($node));
 	$by->value('SELECT pg_advisory_lock(1)');
 	told();
@@ -596,14 +490,9 @@ sub is_queued { my ($n) = @_; zk_until(sub { $admin->value(q{SELECT count(*) FRO
 	is(rows($two), '1 ExclusiveLock, 2 ExclusiveLock', '- until there is room');
 	$two->value('SET zklock.advisory_space = three; SELECT pg_advisory_lock(1), pg_advisory_unlock(1)');
 	is(rows($two), '1 ExclusiveLock, 2 ExclusiveLock', '- and in one session each has its own');
-	$_->quit for $one, $two;
-	zk_nothing_left($zk, 'nothing is left');
-}
+};
 
-#
-# Lost
-#
-{
+zk_leaves_nothing $zk, 'rows of what is lost' => sub {
 	my ($s, $next) = (switched(), switched());
 	$s->value('SELECT pg_advisory_lock(1), pg_advisory_lock_shared(1), pg_advisory_lock(2)');
 	$s->value('BEGIN');
@@ -622,15 +511,11 @@ sub is_queued { my ($n) = @_; zk_until(sub { $admin->value(q{SELECT count(*) FRO
 	$zk->end_session($s->value('SELECT session_id FROM zk_session'), $s->pid);
 	$s->value('BEGIN');
 	zk_until(sub { $s->value('LOCK TABLE pg_description IN ACCESS SHARE MODE'); rows($s) eq '' }, 'LOCK TABLE to find it gone');
-	$s->value('COMMIT');
-	$_->quit for $s, $next;
-	zk_nothing_left($zk, 'nothing is left');
-}
+	is(comes_to($s, 'COMMIT; SELECT pg_advisory_unlock_all(); SELECT pg_try_advisory_lock(1), pg_try_advisory_lock(2)'), "\nf|t W", '- and it is released, and taken again');
+};
 
-#
-# A loss that a failed transaction finds, where no conversion of the path is possible
-#
-{
+# No conversion of the path is possible there
+zk_leaves_nothing $zk, 'a loss that a failed transaction finds' => sub {
 	$node->safe_psql('postgres', "CREATE DATABASE latin1 ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0");
 	$node->safe_psql('latin1', 'CREATE EXTENSION zklock; CREATE EXTENSION zklock_advisory');
 	my $s = switched($node, dbname => 'latin1', options => '-c client_encoding=LATIN1');
@@ -649,16 +534,9 @@ sub is_queued { my ($n) = @_; zk_until(sub { $admin->value(q{SELECT count(*) FRO
 		'the loss');
 	is($state, '', 'a failed transaction that has lost a lock is rolled back');
 	like($log, qr{LOG:  the lock on "/advisory/latin1/1" was lost}, '- and the server log tells so');
-	$s->value('ROLLBACK');
-	$s->quit;
-	$node->safe_psql('postgres', 'DROP DATABASE latin1');
-	zk_nothing_left($zk, 'nothing is left');
-}
+};
 
-#
-# Cycles through it
-#
-{
+zk_leaves_nothing $zk, 'cycles through it' => sub {
 	my ($s, $by) = (switched(), zk_session($node));
 	$s->value('SELECT pg_advisory_lock(1)');
 	$by->value(q{SELECT zk_lock('/b')});
@@ -669,14 +547,10 @@ sub is_queued { my ($n) = @_; zk_until(sub { $admin->value(q{SELECT count(*) FRO
 	like($victim->{detail} . $victim->{err}, qr/advisory lock \[\d+,0,1,1\]/, '- which names it');
 	$s->quit;
 	is($by->wait->{state}, '', '- and the other one goes on when the session has ended');
-	$by->quit;
-	zk_nothing_left($zk, 'nothing is left');
-}
+};
 
-#
 # From one to the next on this server: each has its row at once
-#
-{
+zk_leaves_nothing $zk, 'handovers' => sub {
 	$admin->value(<<~'END');
 		CREATE SEQUENCE handovers MINVALUE 0;
 		CREATE SEQUENCE missing MINVALUE 0;
@@ -731,13 +605,9 @@ sub is_queued { my ($n) = @_; zk_until(sub { $admin->value(q{SELECT count(*) FRO
 		push @waiting, $next->() if $n <= 12 - 3;
 	}
 	is($missing, 0, "exit: 12 handovers, no row is missing");
-	zk_nothing_left($zk, 'nothing is left');
-}
+};
 
-#
-# PostgreSQL's lock table is full
-#
-{
+zk_leaves_nothing $zk, "PostgreSQL's lock table is full" => sub {
 	my $s = switched();
 	my $full = $s->query('SELECT count(pg_advisory_lock(g)::text) FROM generate_series(1, 10000) AS g');
 	is($full->{state}, '53200', "PostgreSQL's lock table is full");
@@ -752,13 +622,9 @@ sub is_queued { my ($n) = @_; zk_until(sub { $admin->value(q{SELECT count(*) FRO
 	is($s->value('SELECT pg_advisory_unlock(2), pg_try_advisory_lock(' . ($n + 1) . ')'), 't|t', 'with room again, so can the last one');
 	is($s->value('SELECT pg_advisory_unlock_all()'), '', 'and all are given back');
 	is(rows($s), '', '- and none is shown');
-	$s->quit;
-	zk_nothing_left($zk, 'nothing is left');
-}
+};
 
-#
-# Which calls reach it
-#
+# -- which calls reach it (also: t/106)
 
 # Whether the lock that a statement took is in ZooKeeper: "zk" or "local"
 sub where
@@ -775,64 +641,42 @@ sub where
 }
 my $check = q{SELECT pronamespace::regnamespace FROM pg_proc WHERE oid = 'pg_advisory_lock(bigint)'::regprocedure};
 
-{
+zk_leaves_nothing $zk, 'search_path' => sub {
 	my $s = switched();
-	foreach (
-		[ $PATH, 'zk' ],
-		[ 'zklock_advisory', 'local' ],
-		[ 'zklock_advisory, public', 'local' ],
-		[ 'pg_catalog, zklock_advisory', 'local' ],
-		[ 'public, zklock_advisory, pg_catalog', 'zk' ],
-		[ 'pg_temp, zklock_advisory, pg_catalog', 'zk' ],
-		[ 'no_such_schema, zklock_advisory, pg_catalog, public', 'zk' ],
-		[ '"$user", public', 'local' ])
+	my %where = (
+		$PATH => 'zk',
+		'zklock_advisory, public' => 'local',
+		'pg_catalog, zklock_advisory' => 'local',
+		'public, zklock_advisory, pg_catalog' => 'zk',
+		'no_such_schema, zklock_advisory, pg_catalog, public' => 'zk',
+		'"$user", public' => 'local');
+	foreach my $path (sort keys %where)
 	{
-		my ($path, $where) = @$_;
 		$s->value("SET search_path = $path");
-		is(where($s, 'SELECT pg_advisory_lock(1)'), $where, "search_path $path: $where");
-		is($s->value($check), $where eq 'zk' ? 'zklock_advisory' : 'pg_catalog', '- which the check tells');
+		is(where($s, 'SELECT pg_advisory_lock(1)'), $where{$path}, "search_path $path: $where{$path}");
+		is($s->value($check), $where{$path} eq 'zk' ? 'zklock_advisory' : 'pg_catalog', '- which the check tells');
 	}
 
+	# made with this search_path: where they lock, and where when called with another one
 	$s->value("SET search_path = $PATH");
 	$s->value(<<~'END');
 		PREPARE p AS SELECT pg_advisory_lock(1);
-		CREATE FUNCTION public.plain() RETURNS void LANGUAGE sql AS 'SELECT pg_advisory_lock(1)';
 		CREATE FUNCTION public.pl() RETURNS void LANGUAGE plpgsql AS 'BEGIN PERFORM pg_advisory_lock(1); END';
 		CREATE FUNCTION public.atomic() RETURNS void LANGUAGE sql BEGIN ATOMIC SELECT pg_advisory_lock(1); END;
 		CREATE FUNCTION public.safe() RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 			AS 'BEGIN PERFORM pg_advisory_lock(1); END';
 		CREATE VIEW public.v AS SELECT pg_advisory_lock(1) IS NULL AS locked;
-		CREATE TABLE public.d (a text DEFAULT pg_advisory_lock(1)::text);
 		END
 	my %call = (
-		plain => 'SELECT plain()', pl => 'SELECT pl()', atomic => 'SELECT atomic()', safe => 'SELECT safe()',
-		v => 'SELECT * FROM v', d => 'INSERT INTO d DEFAULT VALUES', p => 'EXECUTE p',
-		qualified => 'SELECT pg_catalog.pg_advisory_lock(1)');
-	my %found = map { $_ => where($s, $call{$_}) } keys %call;
-	is_deeply(\%found,
-		{ plain => 'zk', pl => 'zk', atomic => 'zk', v => 'zk', d => 'zk', p => 'zk', safe => 'local', qualified => 'local' },
-		'made with this search_path: what has none of its own');
+		'SELECT pl()' => 'zk local', 'SELECT atomic()' => 'zk zk', 'SELECT safe()' => 'local local', 'SELECT * FROM v' => 'zk zk',
+		'EXECUTE p' => 'zk local', 'SELECT pg_catalog.pg_advisory_lock(1)' => 'local local');
+	my %found = map { $_ => where($s, $_) } keys %call;
 	$s->value('SET search_path = "$user", public');
-	%found = map { $_ => where($s, $call{$_}) } keys %call;
-	is_deeply(\%found,
-		{ plain => 'local', pl => 'local', atomic => 'zk', v => 'zk', d => 'zk', p => 'local', safe => 'local', qualified => 'local' },
-		'called with another one: texts follow it, also those planned before, and what was parsed does not');
-	$s->value("SET search_path = $PATH");
-	is(where($s, $call{$_}), 'zk', "- and back: $_") for qw(plain pl p);
-	$s->value('DROP FUNCTION plain(), pl(), atomic(), safe(); DROP VIEW v; DROP TABLE d');
+	$found{$_} .= ' ' . where($s, $_) for keys %call;
+	is_deeply(\%found, \%call, 'called with another one: texts follow it, also those planned before, and what was parsed does not');
+};
 
-	# what else the path does
-	is($s->query('CREATE TABLE made (a int)')->{state}, '', 'a superuser creates a table');
-	is($s->value(q{SELECT relnamespace::regnamespace FROM pg_class WHERE relname = 'made'}), 'zklock_advisory', '- in the first schema of the path');
-	$s->value('DROP TABLE made; SET search_path = public, zklock_advisory, pg_catalog; CREATE TABLE made (a int)');
-	is($s->value(q{SELECT relnamespace::regnamespace FROM pg_class WHERE relname = 'made'}), 'public', '- or in the one before ours');
-	$s->value('DROP TABLE made');
-}
-
-#
-# Rights
-#
-{
+zk_leaves_nothing $zk, 'rights' => sub {
 	my $s = switched($node, user => 'plain');
 	foreach my $call ('pg_advisory_lock(1)', 'pg_try_advisory_xact_lock_shared(1, 2)', 'pg_advisory_unlock(1)', 'pg_advisory_unlock_all()')
 	{
@@ -840,27 +684,17 @@ my $check = q{SELECT pronamespace::regnamespace FROM pg_proc WHERE oid = 'pg_adv
 	}
 	is($admin->value(q{SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'}), 0, '- and nothing was locked');
 	is($s->query('CREATE TABLE made (a int)')->{state}, '42501', 'nobody creates anything in its schema');
-	is($s->query(q{CREATE FUNCTION zklock_advisory.pg_advisory_lock(int) RETURNS void LANGUAGE sql AS ''})->{state}, '42501', '- no function');
 	$admin->value('GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA zklock_advisory TO plain');
 	is($s->value('SELECT pg_try_advisory_lock(1), pg_advisory_unlock(1)'), 't|t', 'with EXECUTE: no right on those of zklock is needed');
 	is($s->query(q{SELECT zk_try_lock('/a')})->{state}, '42501', '- and none is given');
-	$s->quit;
-
 	$admin->value(qq{ALTER ROLE plain IN DATABASE postgres SET search_path = $PATH});
 	$s = zk_session($node, user => 'plain');
-	is($s->value($check), 'zklock_advisory', 'one ALTER ROLE switches a role over');
-	is($s->value('SELECT pg_advisory_lock(1); SELECT path FROM zk_locks'), "\n/advisory/postgres/1", '- without a change of its program');
-	$s->value('DISCARD ALL');
-	is($s->value($check), 'zklock_advisory', '- and it stays so after DISCARD ALL');
-	$s->quit;
+	is($s->value("SELECT pg_advisory_lock(1); SELECT path FROM zk_locks; DISCARD ALL; $check"), "\n/advisory/postgres/1\nzklock_advisory",
+		'one ALTER ROLE switches a role over, without a change of its program, and it stays so after DISCARD ALL');
 	$admin->value('ALTER ROLE plain IN DATABASE postgres RESET search_path');
-	zk_nothing_left($zk, 'nothing is left');
-}
+};
 
-#
-# Created, dropped, dumped and restored
-#
-{
+zk_leaves_nothing $zk, 'created, dropped, dumped and restored' => sub {
 	my $create = 'CREATE EXTENSION zklock_advisory';
 	my $in = sub { my ($db, $sql) = @_; my $s = zk_session($node, dbname => $db); my $r = $s->query($sql); $s->quit; return $r; };
 
@@ -901,22 +735,19 @@ my $check = q{SELECT pronamespace::regnamespace FROM pg_proc WHERE oid = 'pg_adv
 	is($s->query('DROP EXTENSION zklock')->{state}, '2BP01', 'zklock cannot be dropped without it');
 	like($s->query('DROP EXTENSION zklock CASCADE')->{err}, qr/NOTICE: .*releasing all ZooKeeper locks of this session/, '- but with it');
 	$s->quit;
-	zk_nothing_left($zk, 'nothing is left');
 
-	$in->('fresh', "DROP SCHEMA zklock_advisory; CREATE SCHEMA locks; CREATE EXTENSION zklock SCHEMA locks; CREATE EXTENSION zklock_advisory;
-		GRANT EXECUTE ON FUNCTION zklock_advisory.pg_advisory_lock(bigint) TO plain;
+	# with zklock in another schema
+	$in->('fresh', "DROP SCHEMA zklock_advisory; CREATE SCHEMA locks; GRANT USAGE ON SCHEMA locks TO plain; CREATE EXTENSION zklock SCHEMA locks;
+		CREATE EXTENSION zklock_advisory; GRANT EXECUTE ON FUNCTION zklock_advisory.pg_advisory_lock(bigint), locks.zk_lock TO plain;
 		ALTER DATABASE fresh SET search_path = $PATH");
-	$admin->value('CREATE DATABASE restored');
 	my $file = "$dir/dump.sql";
 	$node->command_ok([ 'pg_dump', '--create', '--clean', '-f', $file, '-d', $node->connstr('fresh') ], 'pg_dump');
-	$admin->value('DROP DATABASE fresh; CREATE DATABASE fresh; CREATE ROLE root SUPERUSER LOGIN');
+	$admin->value('CREATE ROLE root SUPERUSER LOGIN');
 	$node->command_ok([ 'psql', '-X', '-q', '-v', 'ON_ERROR_STOP=1', '-d', $node->connstr('postgres') . ' user=root', '-f', $file ], 'restored by another superuser');
 	my $restored = zk_session($node, dbname => 'fresh', user => 'plain');
 	is($restored->value($check), 'zklock_advisory', 'the restored database: the search_path');
-	is($restored->query('SELECT pg_advisory_lock(1)')->{state}, '', '- the right on one function');
-	is($restored->query('SELECT pg_advisory_unlock(1)')->{state}, '42501', '- and none on others');
-	$restored->quit;
-	zk_nothing_left($zk, 'nothing is left');
-}
+	is($restored->value(q{SELECT pg_advisory_lock(1); SELECT locks.zk_lock('/a')}), "\nt", '- the rights on functions');
+	is($restored->query("SELECT $_")->{state}, '42501', "- and none on $_") for 'pg_advisory_unlock(1)', q{locks.zk_unlock('/a')};
+};
 
 zk_end($zk, $node, $other);

@@ -243,65 +243,50 @@ sub works
 	return;
 }
 
+# What waits, the SQLSTATE with which that ends, and what the session says then.  Who is not
+# told to end itself is canceled, or terminated.
+my $PASSES = q{SELECT count(*) - count(*) FROM news};
+my %ends = (
+	'a timeout of zero' => [ q{CALL zk_acquire('PATH', '0')}, '55P03' ],
+	'a timeout' => [ q{CALL zk_acquire('PATH', '2s')}, '55P03' ],
+	'lock_timeout' => [ q{BEGIN; SET LOCAL lock_timeout = '2s'; CALL zk_acquire('PATH', '1h')}, '55P03', 'ROLLBACK' ],
+	'statement_timeout' => [ q{BEGIN; SET LOCAL statement_timeout = '2s'; CALL zk_acquire('PATH')}, '57014', 'ROLLBACK' ],
+	'a block with EXCEPTION' => [
+		q{DO $$ BEGIN BEGIN CALL zk_acquire('PATH', '2s'); EXCEPTION WHEN lock_not_available THEN NULL; END; CALL zk_acquire('/free/1'); END $$}, '',
+		'SELECT zk_unlock_all()' ],
+	'canceled, in a savepoint' => [ qq{BEGIN; $PASSES; SAVEPOINT a; CALL zk_acquire('PATH')}, '57014', "ROLLBACK TO a; $PASSES; COMMIT" ],
+	'canceled in DO' => [ q{DO $$ BEGIN CALL zk_acquire('/free/2'); CALL zk_acquire('PATH'); END $$}, '57014' ],
+	'canceled in DO, after a COMMIT' => [
+		q{DO $$ BEGIN INSERT INTO saw VALUES ('committed', 0); COMMIT; INSERT INTO saw VALUES ('not', 0); CALL zk_acquire('PATH'); END $$}, '57014' ],
+	'terminated' => [ q{CALL zk_acquire('PATH')}, '57P01' ]);
+
 subtest 'errors that end a wait' => sub {
-	$holder->value(q{SELECT zk_lock('/held'), zk_lock('/held2'), zk_lock('/held3')});
-	my $who = qr/^It is held by process @{[ $holder->pid ]} on /;
-	my %timed = map { $_ => zk_session($node) } 'timeout', 'lock_timeout', 'EXCEPTION';
-	$timed{timeout}->send(q{CALL zk_acquire('/held', '5s')});
-	$timed{lock_timeout}->send(q{BEGIN; SET LOCAL lock_timeout = '5s'; CALL zk_acquire('/held2', '1h')});
-	$timed{EXCEPTION}->send(
-		q{DO $$ BEGIN BEGIN CALL zk_acquire('/held3', '100ms'); EXCEPTION WHEN lock_not_available THEN NULL; END; CALL zk_acquire('/free'); END $$});
-
-	my $s = zk_session($node);
-	my $result = $s->query(q{CALL zk_acquire('/held', '0')});
-	is($result->{state}, '55P03', 'a timeout of zero: 55P03');
-	is($result->{message}, 'could not obtain lock on "/held"', '- with a message');
-	works($s, 'a timeout of zero');
-
-	$s->value('BEGIN; SELECT count(*) FROM news; SAVEPOINT a');
-	$s->send(q{CALL zk_acquire('/held')});
-	zk_wait_queued($zk, $s);
-	is($s->cancel($admin)->{state}, '57014', 'canceled, in a savepoint: 57014');
-	$s->value('ROLLBACK TO a');
-	$s->value('SELECT count(*) FROM news');
-	is($s->query('COMMIT')->{state}, '', '- and the transaction commits');
-	works($s, 'canceled');
-
-	$result = $s->query(q{BEGIN; SET LOCAL statement_timeout = '1s'; CALL zk_acquire('/held')});
-	is($result->{state}, '57014', 'statement_timeout: 57014');
-	$s->query('ROLLBACK');
-	works($s, 'statement_timeout');
-
-	$s->send(q{DO $$ BEGIN INSERT INTO saw VALUES ('committed', 0); COMMIT; INSERT INTO saw VALUES ('not', 0); CALL zk_acquire('/held'); END $$});
-	zk_wait_queued($zk, $s);
-	is($s->cancel($admin)->{state}, '57014', 'canceled in DO, after a COMMIT: 57014');
-	is($admin->value('SELECT string_agg(name, chr(32)) FROM saw'), 'committed', '- and what it had committed stays');
-	$admin->value('TRUNCATE saw');
-	works($s, 'canceled in DO, after a COMMIT');
-
-	$s->send(q{DO $$ BEGIN CALL zk_acquire('/free/2'); CALL zk_acquire('/held'); END $$});
-	zk_wait_queued($zk, $s);
-	is($s->cancel($admin)->{state}, '57014', 'canceled in DO: 57014');
-	works($s, 'canceled in DO');
-
-	$s->send(q{CALL zk_acquire('/held')});
-	zk_wait_queued($zk, $s);
-	$admin->value('SELECT pg_terminate_backend(' . $s->pid . ')');
-	is($s->wait->{state}, '57P01', 'terminated: 57P01');
-	$s->quit;
-
-	foreach my $name ('timeout', 'lock_timeout')
+	my (%s, %path);
+	foreach my $name (sort keys %ends)
 	{
-		$result = $timed{$name}->wait;
-		is($result->{state}, '55P03', "$name: 55P03");
-		like($result->{detail}, $who, '- with who holds it');
-		$timed{$name}->query('ROLLBACK');
-		works($timed{$name}, $name);
+		my $path = $path{$name} = next_path();
+		$holder->value("SELECT zk_lock('$path')");
+		$s{$name} = zk_session($node)->send($ends{$name}[0] =~ s/PATH/$path/gr);
 	}
-	is($timed{EXCEPTION}->wait->{state}, '', 'in a block with EXCEPTION 55P03 is caught');
-	is($timed{EXCEPTION}->value('SELECT path, count FROM zk_locks'), '/free|1', '- and what follows locks');
-	ok(zk_until(sub { !grep { contenders($_) > 1 } '/held', '/held2', '/held3' }, 'those who wait no longer to leave the queues'), 'nothing of them stays in a queue');
-	$_->quit for values %timed;
+	foreach my $name (grep { /canceled|terminated/ } sort keys %ends)
+	{
+		zk_wait_queued($zk, $s{$name});
+		$admin->value(sprintf 'SELECT pg_%s_backend(%d)', $name =~ /canceled/ ? 'cancel' : 'terminate', $s{$name}->pid);
+	}
+	foreach my $name (sort keys %ends)
+	{
+		my (undef, $state, $then) = @{ $ends{$name} };
+		my $result = $s{$name}->wait;
+		is($result->{state}, $state, "$name: $state");
+		is($result->{message}, qq{could not obtain lock on "$path{$name}"}, '- with a message') if $name =~ /zero/;
+		like($result->{detail}, qr/^It is held by process @{[ $holder->pid ]} on /, '- with who holds it') if $name =~ /timeout$/ && $state eq '55P03';
+		next if $result->{closed};
+		is($s{$name}->query($then)->{state}, '', "$name: $then") if $then;
+		works($s{$name}, $name);
+	}
+	is($admin->value("SELECT string_agg(name, ' ') FROM saw"), 'committed', 'what was committed before stays');
+	$admin->value('TRUNCATE saw');
+	ok(zk_until(sub { !grep { contenders($_) > 1 } values %path }, 'those who wait no longer to leave the queues'), 'nothing of them stays in a queue');
 	$holder->value('SELECT zk_unlock_all()');
 };
 

@@ -47,7 +47,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils qw(slurp_file);
 
 our @EXPORT = qw(zk_cluster zk_init zk_foreign_server zk_session zk_session_with zk_counted_session zk_counted_closed zk_library zk_holds zk_until zk_waits zk_wait_waiting zk_wait_queued zk_wait_session zk_wait_hold
-  zk_locks_left zk_nothing_left zk_kill zk_commits_hang zk_no_crash zk_end zk_few zk_short zk_is_lost zk_works zk_locks_again zk_cpu_seconds zk_descriptors zk_threads zk_free_descriptor zk_soft_limit zk_set_soft_limit);
+  zk_locks_left zk_nothing_left zk_leaves_nothing zk_kill zk_commits_hang zk_no_crash zk_end zk_few zk_short zk_is_lost zk_works zk_locks_again zk_cpu_seconds zk_descriptors zk_threads zk_free_descriptor zk_soft_limit zk_set_soft_limit);
 
 # As on most servers, and in the pages of doc/.  initdb, psql and the clients that servers
 # have, such as postgres_fdw, would take the system's user, who may have any name.
@@ -281,6 +281,15 @@ sub zk_nothing_left
 	return 1 if ok(!@left, $name);
 	diag(join "\n", 'left behind:', @left, $zk->four_letter('dump') // '');
 	return 0;
+}
+
+# A subtest after which, when its sessions have ended, nothing is left
+sub zk_leaves_nothing
+{
+	my ($zk, $name, $code) = @_;
+	subtest $name => $code;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	return zk_nothing_left($zk, "$name: nothing is left");
 }
 
 # Kill this process of a server with restart_after_crash, and wait until the server has
