@@ -131,20 +131,6 @@ sub compile
 	return;
 }
 
-# the checks of answers, which need no server
-sub pure
-{
-	my $number = 1 + int rand 1e9;
-	is( system(
-			'gcc', '-D_GNU_SOURCE', '-DZKLOCK_ASSERTIONS', '-g', '-O1', @{ $cflags{address} }, "-I$root/src", '-o', "$dir/frame_test",
-			"$root/t/c/frame_test.c", '-lzookeeper_st'),
-		0,
-		'frame_test: compiles');
-	my $said = `$dir/frame_test $number 2>&1`;
-	is($?, 0, "frame_test $number: nothing reported") or diag $said;
-	return;
-}
-
 # ------------------------------------------------------ while a server is hurt
 
 # there are more empty containers than the 10,000 a minute that it removes by
@@ -651,7 +637,6 @@ sub work
 # ----------------------------------------------------------------- here we go
 
 compile();
-pure();
 jobs();
 hurt() if $only eq '.';
 diag "seed $seed, " . scalar(@jobs) . ' jobs';
