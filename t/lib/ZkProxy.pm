@@ -188,14 +188,9 @@ sub _rule
 #   xid        it has the xid of another request
 #   length, negative, huge, tiny, zero    its length is wrong
 #   text       something else instead, as from a web server
-#   short, few, more, early, never, other, longer, blamed, vague
-#              the first answer to a multi from there on lacks its end or its
-#              first result, has one result more, ends early or never, has a
-#              result of another kind, goes on after its end, is an error with
-#              all results, is an error without a reason
-#   slash      the paths in such an answer begin without one
-#   name_length, name_negative, name_huge
-#              the same, in one that begins with the name of a created node
+#   short, vague, slash
+#              the first answer to a multi from there on lacks its end, is an error
+#              without a reason, has paths that begin without a slash
 #   moved      the server says that the session has moved to another one
 #   expire     the connection is cut, and the next one is told that its
 #              session has expired
@@ -687,35 +682,17 @@ my %damage = (
 sub _denied { $_[0] = pack('N', 16) . substr($_[0], 4, 12) . pack 'l>', $_[1]; return; }
 
 # The answer to a multi has its results after 20 bytes: type, done, error in
-# nine bytes, then the name of what was created; the last has type -1 and is
-# done.
+# nine bytes; the last has type -1 and is done.
 my %of_multi = (
 	short => sub { substr $_[0], -9, 9, ''; },
-	few => sub { substr $_[0], 20, _first($_[0]), ''; },
-	more => sub { substr $_[0], 20, 0, substr $_[0], 20, _first($_[0]); },
-	early => sub { substr $_[0], 24, 1, "\1"; },
-	never => sub { substr $_[0], -5, 1, "\0"; },
-	other => sub { substr $_[0], 20, 4, pack 'N', unpack('x20 N', $_[0]) == 2 ? 13 : 2; },
-	longer => sub { $_[0] .= "\0" x 5; },
-	blamed => sub { substr $_[0], 16, 4, pack 'l>', -4; },
-	slash => sub { $_[0] =~ s{/zklock/}{xzklock/}g; },
 	vague => sub { substr $_[0], 20, -9, pack 'l> C l> l>', -1, 0, 0, 0; },
-	name_length => sub { substr $_[0], 29, 4, pack 'N', 1 + unpack 'x29 N', $_[0]; },
-	name_negative => sub { substr $_[0], 29, 4, pack 'l>', -1; },
-	name_huge => sub { substr $_[0], 29, 4, pack 'N', 0x7fff_ffff; });
+	slash => sub { $_[0] =~ s{/zklock/}{xzklock/}g; });
 foreach my $name (keys %of_multi)
 {
 	$damage{$name} = sub {
 		$of_multi{$name}->($_[0]);
 		substr $_[0], 0, 4, pack 'N', length($_[0]) - 4;
 	};
-}
-
-# The length of the first result
-sub _first
-{
-	my $type = unpack 'x20 l>', $_[0];
-	return 9 + ($type == -1 ? 4 : $type == 1 ? 4 + unpack('x29 N', $_[0]) : 0);
 }
 
 # What to do with this frame, if it is the nth.
@@ -729,7 +706,6 @@ sub _nth
 	{
 		return '' if $n < $fault->[0] || $kind ne $of;
 		return '' if $of eq 'multi' && length $frame < 29;
-		return '' if $fault->[1] =~ /^name/ && unpack('x20 N', $frame) != 1;
 		delete $nth{$way};
 		return $fault->[1];
 	}
