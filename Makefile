@@ -57,7 +57,8 @@ override with_llvm = no
 ZK_HOSTS ?= 127.0.0.1:2181
 export PGOPTIONS := $(strip $(PGOPTIONS) -c zklock.hosts=$(ZK_HOSTS) -c zklock.root=/zklock_regress)
 
-EXTRA_CLEAN = t/c/protocol_test t/c/graph_test t/c/lease_test
+unit_tests = t/c/protocol_test t/c/graph_test t/c/lease_test t/c/frame_test
+EXTRA_CLEAN = $(unit_tests)
 
 PG_CONFIG ?= pg_config
 PGXS := $(shell $(PG_CONFIG) --pgxs 2>/dev/null)
@@ -110,10 +111,8 @@ check-servers:
 	@sh $(srcdir)/dev/installcheck.sh '$(bindir)/psql' '$(ZK_HOSTS)' '$(strip $(REGRESS) $(ISOLATION))' '$(TAP_TESTS)'
 
 .PHONY: check-unit
-check-unit: t/c/protocol_test t/c/graph_test t/c/lease_test
-	t/c/protocol_test $(SEED)
-	t/c/graph_test $(SEED)
-	t/c/lease_test $(SEED)
+check-unit: $(unit_tests)
+	set -e; for test in $(unit_tests); do $$test $(SEED); done
 
 t/c/protocol_test: t/c/protocol_test.c t/c/unit.h src/zk/lock_protocol.c src/zk/lock_protocol.h
 	$(CC) $(CFLAGS) -I$(srcdir)/src -o $@ $(srcdir)/t/c/protocol_test.c $(srcdir)/src/zk/lock_protocol.c
@@ -123,3 +122,6 @@ t/c/graph_test: t/c/graph_test.c t/c/unit.h src/lock/deadlock/wait_graph.c src/l
 
 t/c/lease_test: t/c/lease_test.c t/c/unit.h src/zk/lease.h src/zk/session.h
 	$(CC) $(CFLAGS) -I$(srcdir)/src -o $@ $(srcdir)/t/c/lease_test.c
+
+t/c/frame_test: t/c/frame_test.c t/c/unit.h src/zk/frame_check.c src/zk/frame_check.h
+	$(CC) $(CFLAGS) -I$(srcdir)/src -o $@ $(srcdir)/t/c/frame_test.c -lzookeeper_st

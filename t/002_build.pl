@@ -8,20 +8,14 @@
 # make installcheck tests a server and an ensemble that the caller names, and
 # reports what it cannot do without.
 
-use strict;
-use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
 use Cwd qw(abs_path);
 use File::Path qw(make_path);
 use File::Spec;
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
-use Test::More;
 
-use Zklock;
-use ZooKeeper;
+use Tests;
 
 my $root = abs_path("$FindBin::RealBin/..");
 

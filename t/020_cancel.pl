@@ -197,7 +197,7 @@ foreach my $name (sort keys %after)
 # handler that exits from within the signal while it waits.  (The latter at any moment
 # would be a test of PostgreSQL: even without zklock it ends in "corrupted size vs.
 # prev_size" once in some hundred times.)
-my $library = zk_library('worker');
+my $library = zk_library('extension');
 $admin->value("CREATE FUNCTION worker_launch(text, text, boolean) RETURNS integer AS '$library' LANGUAGE C");
 $admin->value(q{ALTER DATABASE postgres SET zklock.session_timeout = '10s'});    # one that exits within the signal does not close its session
 my $holder = zk_session($node);

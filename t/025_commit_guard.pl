@@ -556,7 +556,7 @@ subtest 'several locks, and no watch can tell' => sub {
 
 # PostgreSQL is then in the middle of its list of callbacks at COMMIT.
 subtest 'another extension that writes elsewhere, or locks, while COMMIT is under way' => sub {
-	my $library = zk_library('late');
+	my $library = zk_library('extension');
 	$admin->value("CREATE FUNCTION late(text) RETURNS void LANGUAGE c AS '$library'");
 
 	my $session = zk_session_with($node, commit_guard => 'strict');

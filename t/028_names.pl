@@ -5,21 +5,13 @@
 # server a hosts file of its own.  Names that it does not contain are still
 # resolved by the system.
 
-use strict;
-use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
 use File::Temp qw(tempdir);
-use POSIX ();
-use PostgreSQL::Test::Utils;
-use Test::More;
-use Time::HiRes qw(sleep time);
 
-use Deadline;
-use ZkProxy;
-use Zklock;
-use ZooKeeper;
+use Child;
+use Tests;
 
 # How much longer than promised a busy machine may take, in seconds
 my $SLACK = 1.5;
@@ -80,18 +72,13 @@ zk_until(sub { !grep { $_ eq $id } $zk->sessions }, 'ZooKeeper to end the sessio
 is($s->value('SELECT state FROM zk_session'), 'suspended', 'it is not told that its session is over');
 
 # the servers move: nobody could find out by asking at the old address
-my $moved = fork // die "could not fork: $!";
-if ($moved == 0)
-{
-	exec 'setpriv', '--pdeathsig', 'KILL', 'socat',
-	  'TCP-LISTEN:' . $proxy->port . ',bind=127.0.0.2,reuseaddr,fork', 'TCP:' . $zk->hosts
-	  or POSIX::_exit(127);
-}
+my ($moved) = Child::spawn([ 'socat', 'TCP-LISTEN:' . $proxy->port . ',bind=127.0.0.2,reuseaddr,fork', 'TCP:' . $zk->hosts ]);
 names("127.0.0.2 $name");
 zk_wait_session($s, 'none');
 pass('it finds servers that have moved meanwhile');
 kill 'TERM', $moved;
 waitpid $moved, 0;
+Child::forget($moved);
 names("127.0.0.1 another-name.invalid");
 $proxy->pass;
 my $log_before = -s $node->logfile;
@@ -115,8 +102,4 @@ is($new->value("SELECT zk_lock('/new')"), 't', '- and the one that never could')
 isnt($s->value('SELECT session_id FROM zk_session'), $id, '- in a new ZooKeeper session');
 
 $_->quit for $s, $new, $admin;
-$node->stop;
-zk_no_crash($node);
-zk_nothing_left($zk, 'nothing is left in ZooKeeper', sessions => 0);
-
-done_testing();
+zk_end($zk, $node);

@@ -105,7 +105,7 @@ sub is_stopped
 
 # ----------------------------------------------------------- whatever it does
 
-my $cancel = zk_library('cancel', "-I$FindBin::RealBin/../src");
+my $cancel = zk_library('extension');
 $admin->value(qq{
 	CREATE FUNCTION cancels(text) RETURNS boolean AS '$cancel' LANGUAGE C;
 	CREATE FUNCTION execute_canceled(text) RETURNS void AS '$cancel' LANGUAGE C;
@@ -844,7 +844,7 @@ subtest 'cut off: the backend ends' => sub {
 
 # It is canceled, or ended, whichever is set
 subtest 'a background worker' => sub {
-	my $library = zk_library('worker');
+	my $library = zk_library('extension');
 	$admin->value("CREATE FUNCTION worker_launch(text, text, boolean) RETURNS integer AS '$library' LANGUAGE C");
 	foreach my $when (qw(lost terminate))
 	{

@@ -28,7 +28,7 @@ use File::Temp qw(tempdir);
 use IO::Handle;
 use IO::Select;
 use IPC::Run qw(start);
-use List::Util qw(shuffle);
+use List::Util qw(shuffle sum0);
 use POSIX ();
 use Test::More;
 use Time::HiRes qw(sleep time);
@@ -92,7 +92,7 @@ my %cflags = (
 	address => [ '-fsanitize=address,undefined', '-fno-sanitize-recover=all' ],
 	thread => ['-fsanitize=thread'],
 	plain => []);
-my %linked = (address => [qw(memory_test session_test)], thread => [qw(memory_test session_test)], plain => [qw(memory_test process_test)]);
+my %linked = (address => ['memory_test'], thread => ['memory_test'], plain => [qw(memory_test process_test)]);
 
 # All programs with one of these have the same objects
 sub compile
@@ -128,20 +128,6 @@ sub compile
 		waitpid $pid, 0;
 		is($?, 0, "$name: compiles") or die 'nothing to run';
 	}
-	return;
-}
-
-# the checks of answers, which need no server
-sub pure
-{
-	my $number = 1 + int rand 1e9;
-	is( system(
-			'gcc', '-D_GNU_SOURCE', '-DZKLOCK_ASSERTIONS', '-g', '-O1', @{ $cflags{address} }, "-I$root/src", '-o', "$dir/frame_test",
-			"$root/t/c/frame_test.c", '-lzookeeper_st'),
-		0,
-		'frame_test: compiles');
-	my $said = `$dir/frame_test $number 2>&1`;
-	is($?, 0, "frame_test $number: nothing reported") or diag $said;
 	return;
 }
 
@@ -200,15 +186,15 @@ sub hurt
 			my $name = "$sanitizer, $way";
 			local $ENV{ZK_TLS_CA_FILE} = $tls->file('ca.pem') if $way eq 'with TLS';
 			$out{$name} = '';
-			$run{$name} = start([ @{ $program{thread}{run} }, "$dir/session_test.$sanitizer",
-					($way eq 'with TLS' ? $door : $proxy)->hosts, $seconds, $$ ], '>', \$out{$name}, '2>&1');
+			$run{$name} = start([ @{ $program{thread}{run} }, "$dir/memory_test.$sanitizer",
+					($way eq 'with TLS' ? $door : $proxy)->hosts, 2000, 'random', $seconds, $$ ], '>', \$out{$name}, '2>&1');
 		}
 	}
 	my $n = hurt_until($proxy, time + $seconds);
 	foreach my $name (sort keys %run)
 	{
 		$run{$name}->finish;
-		is($run{$name}->full_result(0), 0, "$name: nothing reported, no node left, after $n faults") or diag $out{$name};
+		is(join("\n", $run{$name}->full_result(0), $out{$name} =~ /^bad.*/mg), '0', "$name: nothing reported, after $n faults");
 		diag "$name: $out{$name}";
 	}
 
@@ -304,8 +290,6 @@ sub jobs
 	# What damages an answer ends in the same way on the keeper's thread, whatever it is: where
 	# not all is tried, races are looked for with one of each kind.
 	my @alone = shuffle(@damages);
-	my @of_some = shuffle(@multi_faults);
-	my ($killed) = shuffle(qw(address thread));
 	foreach my $program (qw(address thread))
 	{
 		my $all = $full || $program eq 'address';
@@ -319,10 +303,8 @@ sub jobs
 		add_job($program, 'none', '', places => [0], manners => [ [ 3000, 'held', 3000 ] ]);
 		# (with the address sanitizer that is what the meagre one does)
 		add_job($program, 'reply', 'dribble', places => [0], crowd => 2) if $full || $program eq 'thread';
-		add_job($program, 'reply', $_, places => some($full ? 40 : 1, 220)) for $all ? @multi_faults : $of_some[0];
+		add_job($program, 'reply', $_, places => some($full ? 40 : 1, 220)) for @multi_faults;
 		add_job($program, 'reply', 'unheard', places => some($full ? 40 : 4, 320), crowd => 1);
-		# (each server takes long to start)
-		add_job($program, 'reply', 'kill', places => some($full ? 40 : 1, 200), server => 1) if $full || $program eq $killed;
 
 		# Where not all is tried, the crowd is there in one of the two manners, and in the other
 		# one each place is as likely.
@@ -360,8 +342,6 @@ sub new
 	return bless { sessions => {}, %self }, $class;
 }
 
-sub _timeout { my ($self) = @_; return $self->{timeout} // $program{ $self->{name} }{timeout}; }
-
 sub _start
 {
 	my ($self) = @_;
@@ -371,7 +351,7 @@ sub _start
 	my ($pid, $to, $from) = Child::spawn(
 		[
 			@{ $p->{run} // [] }, "$dir/memory_test." . ($p->{binary} // $self->{name}),
-			$self->{proxy}->hosts, $self->_timeout, @{ $p->{more} // [] }
+			$self->{proxy}->hosts, $self->{timeout} // $p->{timeout}, @{ $p->{more} // [] }
 		],
 		err => $self->{err}, env => $p->{env}, bare => 1);    # so that the walk's descriptors are its own
 	@{$self}{qw(pid to from buffer)} = ($pid, $to, $from, '');
@@ -413,17 +393,14 @@ sub end
 # Returns a line, or undef at end of file or after the deadline
 sub _line
 {
-	my ($self, $deadline, $meanwhile) = @_;
+	my ($self, $deadline) = @_;
 	while (1)
 	{
 		return $1 if $self->{buffer} =~ s/^(.*)\n//;
 		my $left = $deadline - time;
 		return if $left <= 0;
-		if (IO::Select->new($self->{from})->can_read($meanwhile ? 0.02 : $left))
-		{
-			sysread $self->{from}, $self->{buffer}, 65536, length $self->{buffer} or return;
-		}
-		$meanwhile->() if $meanwhile;
+		next unless IO::Select->new($self->{from})->can_read($left);    # interrupted by a signal
+		sysread $self->{from}, $self->{buffer}, 65536, length $self->{buffer} or return;
 	}
 }
 
@@ -431,44 +408,22 @@ sub _line
 sub _somebody
 {
 	my ($self, $what, $path) = @_;
-	for (1 .. 2)
-	{
-		my $ok = eval {
-			my $client = $self->{client} //= $self->{zk}->client;
-			my $proxy = $self->{proxy};
-			if ($what eq 'create')
-			{
-				my ($parent) = $path =~ m{^(/[^/]+)/};
-				eval { $client->create($parent, mode => 'container'); };
-				eval { $client->create($path); };
-				$client->exists('/');
-			}
-			elsif ($what eq 'hold') { $proxy->hold_request($path); }
-			elsif ($what =~ /^(?:steal|wait)$/)
-			{
-				# unless a fault comes before it
-				my $deadline = time + ($what eq 'steal' ? 0.3 : 3);
-				sleep 0.002 until $proxy->held || time > $deadline;
-				if ($what eq 'steal')
-				{
-					eval { $client->delete("$path/$_") for $client->children($path); };
-					$proxy->release;
-					$client->exists('/');
-				}
-			}
-			elsif ($what =~ /^(?:forbid|allow)$/)
-			{
-				my $perms = $what eq 'allow' ? 31 : 31 & ~(4 | 8);    # neither create nor delete
-				eval { $client->set_acl($path, [ [ $perms, 'world', 'anyone' ] ]); };
-				$client->exists('/');
-			}
-			elsif ($what eq 'set') { eval { $client->set($path, 'x') }; $client->exists('/'); }
-			else { $client->delete($path); }
-			1;
-		};
-		return if $ok;
-		delete $self->{client};
-	}
+	my $client = $self->{client} //= $self->{zk}->client;
+	my $proxy = $self->{proxy};
+	my $permit = sub { $client->set_acl($path, [ [ $_[0], 'world', 'anyone' ] ]) };
+	$proxy->hold_request($path) if $what eq 'hold';
+	# unless a fault comes before it
+	eval { $proxy->wait_held($what eq 'steal' ? 0.3 : 3) } if $what =~ /^(?:steal|wait)$/;
+	eval { $client->create($path =~ s{(?<=.)/.*}{}r, mode => 'container') } if $what eq 'create';
+	eval {
+		if ($what eq 'create') { $client->create($path); }
+		elsif ($what eq 'set') { $client->set($path, 'x'); }
+		elsif ($what eq 'delete') { $client->delete($path); }
+		elsif ($what eq 'steal') { $client->delete("$path/$_") for $client->children($path); }
+		elsif ($what eq 'forbid') { $permit->(31 & ~(4 | 8)); }    # neither create nor delete
+		elsif ($what eq 'allow') { $permit->(31); }
+	};
+	$proxy->release if $what eq 'steal';
 	return;
 }
 
@@ -486,22 +441,7 @@ sub walk
 	$proxy->reset;
 	$proxy->clear_log;
 	$proxy->count_frames;
-	# a server that is killed before it has answered
-	my $meanwhile;
-	if ($fault eq 'kill')
-	{
-		$proxy->nth($way, $k, 'hold');
-		$meanwhile = sub {
-			return unless $proxy->held;
-			undef $meanwhile;
-			$self->{zk}->kill9;
-			# for longer than the session timeout, in every other walk
-			sleep 1.5 * $self->_timeout / 1000 if $k % 2;
-			$self->{zk}->start;
-			$proxy->reset;
-		};
-	}
-	elsif ($fault eq 'dribble') { $proxy->dribble; }
+	if ($fault eq 'dribble') { $proxy->dribble; }
 	elsif ($way =~ /^re/) { $proxy->nth($way, $k, $fault); }
 	my @call = $way =~ /^re|^none/ ? ('none', 0, 0) : ($way, $k, $fault eq 'fails for long' ? 25 : 1);
 	my $crowd = $opt{crowd} // 0;
@@ -510,12 +450,11 @@ sub walk
 	local $SIG{PIPE} = 'IGNORE';
 	print { $self->{to} } "run $path /big $patience $ending $bound @call $crowd\n";
 	$self->{dirs}{$path} = "$way $fault $k, @{ $opt{manners} }";
-	my $begun = time;
-	my $deadline = $begun + 240;    # each of its waits lasts three seconds where the session is over
+	my $deadline = time + 240;    # each of its waits lasts three seconds where the session is over
 	my %walk = (steps => 0, calls => 0);
 	while (1)
 	{
-		my $line = $self->_line($deadline, $meanwhile);
+		my $line = $self->_line($deadline);
 		if (!defined $line)
 		{
 			push @bad, time > $deadline ? 'does not end' : 'has ended';
@@ -526,8 +465,7 @@ sub walk
 		if ($line =~ /^do (\w+) (.*)/) { $self->_somebody($1, $2); }
 		elsif ($line =~ /^quiet (\w+)/)
 		{
-			# the server does not answer while it starts
-			my %left = eval { $self->{zk}->ephemerals };
+			my %left = $self->{zk}->ephemerals;
 			push @bad, "left: @{ $left{$1} }" if $left{$1};
 			# a watch whose removal was lost may stay as long as its session
 			if ($way eq 'none')
@@ -539,16 +477,15 @@ sub walk
 			$self->{dirs}{$path} = "tidy $self->{dirs}{$path}";
 		}
 		elsif ($line =~ /^session (\w+)/) { $self->{sessions}{$1} = "$way $fault $k"; next; }
-		elsif ($line =~ /^done (\d+) (\d+) (\d+)/)
+		elsif ($line =~ /^done (\d+) (\d+)/)
 		{
-			@walk{qw(steps calls ms)} = ($1, $2, $3);
+			@walk{qw(steps calls)} = ($1, $2);
 			last;
 		}
 		else { push @bad, $line; next; }
 		print { $self->{to} } "ok\n";
 	}
 	$walk{frames} = [ $proxy->frames ];
-	$walk{ms} //= 1000 * (time - $begun);
 	if ($self->{pid} && (-s $self->{err} || grep { /^bad leak/ } @bad))
 	{
 		push @bad, $self->stop('KILL');
@@ -562,12 +499,12 @@ sub walk
 	return \%walk;
 }
 
-# (walks, ms, [bad...])
+# (walks, bad...)
 sub job
 {
 	my ($self, $job) = @_;
 	my ($way, $fault, $places) = @{$job}{qw(way fault places)};
-	my ($n, $ms, @bad) = (0, 0);
+	my ($n, @bad) = (0);
 
 	for (my $i = 0; !$places || $i < @$places; $i++)
 	{
@@ -575,7 +512,6 @@ sub job
 		my $how = $job->{manners}[ $k % @{ $job->{manners} } ];
 		my $walk = $self->walk(%$job, k => $k, manners => $how);
 		$n++;
-		$ms += $walk->{ms};
 		push @{ $walk->{bad} }, "only $walk->{steps} steps" if $walk->{steps} < ($job->{steps} // 0);
 		push @bad, "$way $k, $fault, @$how:", map { "    $_" } @{ $walk->{bad} } if @{ $walk->{bad} };
 		my $reached =
@@ -586,7 +522,7 @@ sub job
 		last if (!$places && $reached < ($full ? $k : $k + $job->{step})) || @bad > 400;
 		push @bad, "no end: $reached" if $k > 3000 && !$places;
 	}
-	return ($n, $ms, @bad);
+	return ($n, @bad);
 }
 
 package main;
@@ -606,43 +542,32 @@ sub big
 	return;
 }
 
-# Take jobs from the pipe until there are none; the results go to a file.
+# Take jobs from the pipe until there are none.  The results, lines of a kind, a name and a
+# text, go to a file.
 sub work
 {
 	my ($number, $queue, $zk) = @_;
 	my %walker;
 	my $proxy = ZkProxy->new($zk);
 	open my $out, '>', "$dir/result.$number" or die "result: $!";
-	$out->autoflush(1);
+	my $tell = sub { my ($kind, $name, @text) = @_; print $out map { "$kind\t$name\t$_\n" } @text; };
 
 	while (sysread $queue, my $next, 4)
 	{
-		my $i = unpack 'N', $next;
-		my $job = $jobs[$i];
+		my $job = $jobs[ unpack 'N', $next ];
 		my $name = $job->{program};
-		my ($n, $ms, @bad) = (0, 0);
-		eval {
-			my $walker = $walker{$name} //= Walker->new(name => $name, zk => $zk, proxy => $proxy);
-			# a server of its own
-			if ($job->{server})
-			{
-				my $own = ZooKeeper->new->start;
-				$walker = Walker->new(name => $name, zk => $own, proxy => ZkProxy->new($own));
-				big($own);
-			}
-			($n, $ms, @bad) = $walker->job($job);
-			push @bad, $walker->end if $job->{server};
-			1;
-		} or push @bad, "the test itself: $@";
-		print $out "job $i $n $ms\n", map { "bad $i $_\n" } @bad;
+		my ($n, @bad) = eval { ($walker{$name} //= Walker->new(name => $name, zk => $zk, proxy => $proxy))->job($job) };
+		push @bad, "the test itself: $@" if $@;
+		$tell->(walks => title($job), $n // 0);
+		$tell->(bad => title($job), @bad);
 	}
 	foreach my $name (sort keys %walker)
 	{
-		print $out map { "end $name $_\n" } $walker{$name}->end;
-		print $out map { "dir $_ $walker{$name}{dirs}{$_}\n" } sort keys %{ $walker{$name}{dirs} };
-		print $out map { "session $_ $walker{$name}{sessions}{$_}\n" } sort keys %{ $walker{$name}{sessions} };
+		my $walker = $walker{$name};
+		$tell->(bad => "$name at its end", $walker->end);
+		foreach my $kind (qw(dirs sessions)) { $tell->($kind => $_, $walker->{$kind}{$_}) for sort keys %{ $walker->{$kind} }; }
 	}
-	print $out "finished\n";
+	$tell->(finished => $number, 1);
 	close $out;
 	return;
 }
@@ -650,7 +575,6 @@ sub work
 # ----------------------------------------------------------------- here we go
 
 compile();
-pure();
 jobs();
 hurt() if $only eq '.';
 diag "seed $seed, " . scalar(@jobs) . ' jobs';
@@ -667,7 +591,7 @@ big($zk);
 		my $walk = $walker->walk(way => 'none', fault => '', k => 0, crowd => 2, manners => [ 20_000, 'tidy', 3000 ]);
 		is($walk->{steps}, 16, "$name: no fault: every step is taken");
 		is_deeply($walk->{bad}, [], "$name: no fault: nothing is bad");
-		diag "$name: @{ $walk->{frames} } frames, $walk->{ms} ms";
+		diag "$name: @{ $walk->{frames} } frames";
 		is_deeply([ $walker->end ], [], "$name: no fault: ends well");
 	}
 }
@@ -688,38 +612,20 @@ foreach my $number (1 .. $nworkers)
 }
 waitpid $_, 0 for @workers;
 
-my (%walks, %ms, %bad, %sessions, %dirs);
-my $finished = 0;
+my %told;    # kind => { name => [text...] }
 foreach my $number (1 .. $nworkers)
 {
 	open my $in, '<', "$dir/result.$number" or next;
-	while (<$in>)
-	{
-		if (/^job (\d+) (\d+) ([\d.]+)/)
-		{
-			my $key = title($jobs[$1]);
-			$walks{$key} += $2;
-			$ms{$key} += $3;
-		}
-		elsif (/^bad (\d+) (.*)/) { push @{ $bad{ title($jobs[$1]) } }, $2; }
-		elsif (/^end (\w+) (.*)/) { push @{ $bad{"$1 at its end"} }, $2; }
-		elsif (/^session (\w+) (.*)/) { $sessions{$1} = $2; }
-		elsif (/^dir (\S+) (.*)/) { $dirs{$1} = $2; }
-		elsif (/^finished/) { $finished++; }
-	}
+	while (<$in>) { push @{ $told{$1}{$2} }, $3 if /^(.*?)\t(.*?)\t(.*)/; }
 }
-is($finished, $nworkers, 'all workers came to their end');
-foreach my $key (sort keys %walks)
+is(keys %{ $told{finished} }, $nworkers, 'all workers came to their end');
+foreach my $key (sort keys %{ { %{ $told{walks} }, %{ $told{bad} // {} } } })
 {
-	ok(!$bad{$key}, sprintf '%s: %d walks', $key, $walks{$key});
-	diag join "\n", splice @{ $bad{$key} }, 0, 200 if $bad{$key};
-	diag sprintf '%s: %d walks, %.1f s', $key, $walks{$key}, $ms{$key} / 1000 if $ENV{ZK_MEMORY_TIMES};
+	my @bad = @{ $told{bad}{$key} // [] };
+	ok(!@bad, sprintf '%s: %d walks', $key, sum0(@{ $told{walks}{$key} // [] })) or diag join "\n", splice @bad, 0, 200;
 }
-foreach my $key (grep { !$walks{$_} } sort keys %bad)
-{
-	fail($key);
-	diag join "\n", @{ $bad{$key} };
-}
+my %sessions = map { $_ => $told{sessions}{$_}[0] } keys %{ $told{sessions} };
+my %dirs = map { $_ => $told{dirs}{$_}[0] } keys %{ $told{dirs} };
 diag sprintf 'walked after %.1f s', time - $started;
 
 my $gone = eval { $zk->wait_until(sub { !grep { $sessions{$_} } $zk->sessions }, 'no session', $MOMENT) };

@@ -4,31 +4,24 @@
 # that relies on the numbers ends up with two holders, or waits forever; kazoo
 # and Curator do.
 #
-# Twelve sessions of two clusters pass that point with every kind of lock, and
-# their records are checked: who held together, who was passed over.  Then the
-# warning that comes long before, and that following its advice helps.
+# Twelve sessions of two clusters pass that point with every kind of lock, on a bad
+# network, and their records are checked: who held together, who was passed over.  Then
+# the warning that comes long before, and that following its advice helps.
 
-use strict;
-use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
 use List::Util qw(min uniq);
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
-use Test::More;
 
 use Cost;
 use Turns;
-use ZkProxy;
-use Zklock;
-use ZooKeeper;
+use Tests;
 
 my $LAST = 2**31 - 1;
 my $START = 2**31 - 5;
 my $WARN_ABOVE = 2_000_000_000;
 my $BACKENDS = 12;
-my $TURNS = 10;    # of each: 120 in all
+my $TURNS = 20;    # of each: 240 in all
 
 my $zk = ZooKeeper->new->start;
 # The server is restarted again and again, which takes a while on a busy machine.  And
@@ -48,96 +41,20 @@ turns_prepare(@node);
 my @admin = map { zk_session($_) } @node;
 my $admin = $admin[0];
 
-# Directories in which this many nodes have been created
-sub worn
-{
-	my (%number) = @_;
-	$admin->value("SELECT zk_lock('$_'), zk_unlock('$_')") for keys %number;
-	turns_path(keys %number);
-	$zk->set_next_number(map { ("/zklock$_" => $number{$_}) } keys %number);
-	return;
-}
-
-# All that are needed, since the server is restarted for them
+# Directories in which this many nodes have been created: all that are needed, since the
+# server is restarted for them
 my @styles = qw(curator curator_rw kazoo);
-my $LAPS = 4;
-worn(
-	'/number' => $START,
-	(map { ("/wrap/$_/1" => $START, "/wrap/$_/2" => $START) } 1 .. $LAPS),
+my @path = ('/wrap/1', '/wrap/2');
+my %number = (
+	(map { $_ => $START } '/number', @path),
 	(map { ("/down/$_" => $LAST, "/between/$_" => $LAST) } @styles),
 	(map { ("/near/$_" => $WARN_ABOVE - 1) } qw(zk_lock zk_try_xact_lock zk_lock_shared zk_lock_many zk_semaphore_acquire)),
 	'/near/few' => 2**31 - 2**20 - 5,
 	'/near/deleted' => $START,
 	'/near/reaped' => $START);
-
-my $lap = 0;
-my @idle;    # sessions that have taken their turns: starting them takes longer than these
-
-# All sessions take this many turns, and begin at once: nodes are created while
-# others are being written to disk.
-sub run
-{
-	my ($name, $ways, $n_paths, %opt) = @_;
-	$lap++;
-	my @path = map { "/wrap/$lap/$_" } 1 .. $n_paths;
-	turns_forget();
-	my @style = @{ $opt{styles} // ['curator'] };
-	my @proxy = $opt{trouble} ? map { ZkProxy->new($zk) } 1 .. 4 : ();
-	$_->quit for @proxy ? splice @idle : ();
-	my @s = map {
-		my $s = shift @idle // turns_session($node[ $_ % 2 ], @proxy ? (options => '-c zklock.hosts=' . $proxy[ $_ % @proxy ]->hosts) : ());
-		$s->value("SET zklock.node_style = '$style[ $_ % @style ]'");
-		$s
-	} 1 .. $BACKENDS;
-
-	my (@hold, @number);
-	my $turns = sub {
-		my ($n) = @_;
-		$zk->suspend;
-		$_->send(turns_call($n, $ways, \@path)) for @s;
-		foreach my $watcher (@admin)
-		{
-			zk_until(
-				sub {
-					$watcher->value(q{SELECT count(*) FROM pg_stat_activity
-						WHERE wait_event_type = 'Extension' AND query LIKE 'CALL%'}) == $BACKENDS / 2;
-				},
-				'all to wait');
-		}
-		$zk->resume;
-		diag('faults of the network: ' . turns_trouble(\@s, @proxy)) if @proxy;
-		is(zk_few(grep { $_ } map { $_->wait->{message} } @s), '', "no call failed, and all had $n turns");
-		@hold = turns_holds();
-		@number = map { turns_number($_->{name}) } @hold;
-	};
-	$s[0]->value(turns_call(1, [ $ways->[0] ], \@path));    # one of the last good numbers
-	$turns->($TURNS);
-
-	# repeated, since one overtakes another only by chance
-	for (1 .. 20)
-	{
-		last if grep { $_ < 0 } @number;
-		$turns->(1);
-	}
-	cmp_ok((grep { $_ == $LAST } @number), '>', 1, "number $LAST was held more than once");
-	cmp_ok((grep { $_ < 0 } @number), '>', 0, 'and so were negative ones');
-	cmp_ok((grep { $_ >= $START && $_ < $LAST } @number), '>', 0, 'after the last good ones');
-	cmp_ok(scalar @hold, '>=', $BACKENDS * $TURNS, 'all in all often enough');
-	is(join(' ', sort(uniq(map { $_->{path} } @hold))), join(' ', sort @path), 'on all paths');
-	my %how;
-	$how{ $_->{way} }++ for @hold;
-	is(join(', ', sort grep { $_ ne 'upgraded' } keys %how), join(', ', sort @$ways), 'in all ways');
-
-	turns_judge(@hold);
-	turns_counted(@hold);
-	zk_nothing_left($zk, 'nothing is left while they live', sessions => $BACKENDS + 1);
-	if (@proxy) { $_->quit for @s; }
-	else { @idle = @s; }
-	diag(sprintf '%s: %d holds; numbers: %d stuck, %d negative (lowest %d); %s', $name, scalar @hold,
-		scalar(grep { $_ == $LAST } @number), scalar(grep { $_ < 0 } @number), min(@number),
-		join ', ', map { "$_ $how{$_}" } sort keys %how);
-	return;
-}
+$admin->value("SELECT zk_lock('$_'), zk_unlock('$_')") for keys %number;
+turns_path(keys %number);
+$zk->set_next_number(map { ("/zklock$_" => $number{$_}) } keys %number);
 
 # The tools of this test are tested first
 subtest 'a worn directory' => sub {
@@ -164,20 +81,62 @@ subtest 'numbers that are about to wrap are not relied on' => sub {
 	$s->quit;
 };
 
-my @locks = (@EXCLUSIVE_WAYS, @SHARED_WAYS);
-my @everything = (@locks, @SEMAPHORE_WAYS, 'all');
+# All sessions begin at once: nodes are created while others are being written to disk.
+subtest 'everything, on a bad network' => sub {
+	my @way = (@EXCLUSIVE_WAYS, @SHARED_WAYS, @SEMAPHORE_WAYS, 'all');
+	my @proxy = map { ZkProxy->new($zk) } 1 .. 4;
+	my @s = map {
+		my $s = turns_session($node[ $_ % 2 ], options => '-c zklock.hosts=' . $proxy[ $_ % @proxy ]->hosts);
+		$s->value("SET zklock.node_style = '$styles[ $_ % @styles ]'");
+		$s
+	} 1 .. $BACKENDS;
 
-sub run_as_subtest
-{
-	my ($name, @run) = @_;
-	subtest $name => sub { run($name, @run); };
-	return;
-}
-run_as_subtest('exclusive and shared, all styles', \@locks, 1, styles => \@styles);
-run_as_subtest('semaphore', \@SEMAPHORE_WAYS, 1);
-run_as_subtest('zk_lock_many', ['all'], 2);
-run_as_subtest('everything, a bad network', \@everything, 2, styles => \@styles, trouble => 1);
-$_->quit for splice @idle;
+	my (@hold, @number);
+	my $turns = sub {
+		my ($n) = @_;
+		$zk->suspend;
+		$_->send(turns_call($n, \@way, \@path)) for @s;
+		foreach my $watcher (@admin)
+		{
+			zk_until(
+				sub {
+					$watcher->value(q{SELECT count(*) FROM pg_stat_activity
+						WHERE wait_event_type = 'Extension' AND query LIKE 'CALL%'}) == $BACKENDS / 2;
+				},
+				'all to wait');
+		}
+		$zk->resume;
+		diag('faults of the network: ' . turns_trouble(\@s, @proxy));
+		is(zk_few(grep { $_ } map { $_->wait->{message} } @s), '', "no call failed, and all had $n turns");
+		@hold = turns_holds();
+		@number = map { turns_number($_->{name}) } @hold;
+	};
+	$s[0]->value(turns_call(1, [ $way[0] ], \@path));    # one of the last good numbers
+	$turns->($TURNS);
+
+	# repeated, since one overtakes another only by chance
+	for (1 .. 20)
+	{
+		last if grep { $_ < 0 } @number;
+		$turns->(1);
+	}
+	cmp_ok((grep { $_ == $LAST } @number), '>', 1, "number $LAST was held more than once");
+	cmp_ok((grep { $_ < 0 } @number), '>', 0, 'and so were negative ones');
+	cmp_ok((grep { $_ >= $START && $_ < $LAST } @number), '>', 0, 'after the last good ones');
+	cmp_ok(scalar @hold, '>=', $BACKENDS * $TURNS, 'all in all often enough');
+	is(join(' ', sort(uniq(map { $_->{path} } @hold))), "@path", 'on both paths');
+	my %how;
+	$how{ $_->{way} }++ for @hold;
+	is(join(', ', sort grep { $_ ne 'upgraded' } keys %how), join(', ', sort @way), 'in all ways');
+
+	turns_judge(@hold);
+	turns_counted(@hold);
+	zk_nothing_left($zk, 'nothing is left while they live', sessions => $BACKENDS + 1);
+	$_->quit for @s;
+	diag(sprintf '%d holds; numbers: %d stuck, %d negative (lowest %d); %s', scalar @hold,
+		scalar(grep { $_ == $LAST } @number), scalar(grep { $_ < 0 } @number), min(@number),
+		join ', ', map { "$_ $how{$_}" } sort keys %how);
+};
 
 # In these styles the reader that a writer becomes has a node of its own, which
 # is newer than the waiting writer's.  Ordering by transaction takes a list and then a
@@ -291,26 +250,6 @@ subtest 'its advice helps' => sub {
 		$s->value("SELECT zk_unlock('$path')");
 	}
 	$_->quit for $s, $other;
-};
-
-# From here on each directory is reaped soon after it was used.
-subtest 'tokens rise though the directory is made again and again' => sub {
-	my @s = map { zk_session($_) } @node;
-	my @token;
-	foreach my $i (1 .. 6)
-	{
-		my $s = $s[ $i % 2 ];
-		my $how = $i % 3 == 0 ? 'shared' : $i % 3 == 1 ? 'exclusive' : 'semaphore';
-		$s->value($how eq 'shared' ? "SELECT zk_lock_shared('/again')"
-			: $how eq 'exclusive' ? "SELECT zk_lock('/again')" : "SELECT zk_semaphore_acquire('/again', 2)");
-		is(number_of($s, '/again') + 0, 0, "$i: $how, in a new directory");
-		push @token, $s->value(q{SELECT token FROM zk_locks WHERE path = '/again'});
-		$s->value('SELECT zk_unlock_all()');
-		if ($i % 2) { $zk->delete('/zklock/again'); }
-		else { zk_until(sub { !$zk->exists('/zklock/again') }, 'the reaper'); }
-	}
-	is(join(' ', @token), join(' ', sort { $a <=> $b } uniq @token), 'all tokens rose');
-	$_->quit for @s;
 };
 
 $_->quit for @admin;

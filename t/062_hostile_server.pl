@@ -6,19 +6,12 @@
 # ZK_HOSTILE_ANSWERS=20000 continues until this many are spoiled; ZK_HOSTILE_SEED is the
 # seed.
 
-use strict;
-use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
-use PostgreSQL::Test::Utils;
-use Test::More;
-use Time::HiRes qw(sleep time);
+use List::Util qw(sum0);
 
-use Deadline;
-use ZkProxy;
-use Zklock;
-use ZooKeeper;
+use Tests;
 
 my $WANTED = $ENV{ZK_HOSTILE_ANSWERS} // 1000;
 # at most, unless not enough has happened by then; for the times alone, less will do
@@ -38,7 +31,6 @@ my $node = zk_cluster('main', $proxy,
 	'zklock.connect_timeout' => '2s');
 my $admin = zk_session($node, options => '-c zklock.hosts=' . $zk->hosts);
 $admin->value('CREATE TABLE t (who text)');
-my $started = $admin->value('SELECT pg_postmaster_start_time()');
 
 # A connected session that holds a lock elsewhere
 sub holder
@@ -97,41 +89,47 @@ subtest 'a list of 64 MB' => sub {
 	$zk->delete('/zklock/huge/stays');
 };
 
-subtest 'a list of 8 MB that has nothing to do with locks' => sub {
-	my $s = holder(@PATIENT);
-	$proxy->forge_list(180_000, '%040d-');
-	my $before = rss_kb($s->pid);
-	my $result = $s->query(q{SELECT count(*) FROM zk_lock_queue('/other')});
-	is($result->{out}, 0, 'nobody is there') or diag $result->{err};
-	note sprintf '%.1f s, %d kB', $result->{seconds}, rss_kb($s->pid) - $before;
-	cmp_ok(rss_kb($s->pid) - $before, '<', 60_000, 'and what it takes is not much more than what the library does');
-	still_holds($s, 'names that are no contender\'s');
-};
-
-subtest 'many nodes of one number' => sub {
-	my $s = holder(@PATIENT);
-	$proxy->forge_list(240_000, '%06dlock-0000000007');
-	$proxy->forge_nodes;
-	$s->value(q{SET statement_timeout = '3s'; SET client_min_messages = warning});
-	my $result = $s->query(q{SELECT count(*) FROM zk_lock_queue('/crowd')}, 60);
-	is($result->{state}, '57014', 'statement_timeout ends it') or diag $result->{err};
-	in_time($result->{seconds}, 3 + $SLACK, '- in time');
-	still_holds($s, 'a crowd');
-};
-
-subtest 'a name without form' => sub {
-	my $s = holder(@PATIENT);
-	foreach my $bytes (1000, 400_000, 900_000)
-	{
-		$proxy->forge_list(1, '%dlock-0000000007', $bytes);
-		$proxy->forge_nodes;
-		my $result = $s->query(q{SELECT length(node) FROM zk_lock_queue('/formless')}, 60);
-		cmp_ok($result->{out} || 0, '>', 4 * $bytes, 'it is shown') or diag $result->{err};
-		note sprintf '%.1f s', $result->{seconds};
-		in_time($result->{seconds}, 10, '- at once, compared with 39 s');
-	}
-	still_holds($s, 'a name without form');
-};
+# What zk_lock_queue makes of a list: its names, how many bytes without form each begins
+# with, whether the nodes exist, and what comes of it
+foreach (
+	[   'a list of 8 MB that has nothing to do with locks', [ 180_000, '%040d-' ], 0, 'SELECT count(*)',
+		sub {
+			my ($result, $more_kb) = @_;
+			is($result->{out}, 0, 'nobody is there') or diag $result->{err};
+			cmp_ok($more_kb, '<', 60_000, 'and what it takes is not much more than what the library does');
+		}
+	],
+	[   'many nodes of one number', [ 240_000, '%06dlock-0000000007' ], 1,
+		q{SET statement_timeout = '3s'; SET client_min_messages = warning; SELECT count(*)},
+		sub {
+			my ($result) = @_;
+			is($result->{state}, '57014', 'statement_timeout ends it') or diag $result->{err};
+			in_time($result->{seconds}, 3 + $SLACK, '- in time');
+		}
+	],
+	map {
+		my $bytes = $_;
+		[   "a name with $bytes bytes without form", [ 1, '%dlock-0000000007', $bytes ], 1, 'SELECT length(node)',
+			sub {
+				my ($result) = @_;
+				cmp_ok($result->{out} || 0, '>', 4 * $bytes, 'it is shown') or diag $result->{err};
+				in_time($result->{seconds}, 10, '- at once, compared with 39 s');
+			}
+		]
+	} 1000, 400_000, 900_000)
+{
+	my ($name, $list, $exist, $what, $check) = @$_;
+	subtest $name => sub {
+		my $s = holder(@PATIENT);
+		$proxy->forge_list(@$list);
+		$proxy->forge_nodes if $exist;
+		my $before = rss_kb($s->pid);
+		my $result = $s->query("$what FROM zk_lock_queue('/other')", 60);
+		note sprintf '%.1f s, %d kB', $result->{seconds}, rss_kb($s->pid) - $before;
+		$check->($result, rss_kb($s->pid) - $before);
+		still_holds($s, $name);
+	};
+}
 
 # ------------------------------------------------------------------- never there
 
@@ -224,18 +222,20 @@ my @program = (
 	q{SELECT zk_unlock_all(); SET zklock.commit_guard = strict}, q{SELECT zk_unlock_all(); SET zklock.release_timeout = '200ms'},
 	q{SELECT zk_lock('/fresh/' || random(), '300ms'), zk_unlock_all()},);
 
-# Backends run it until this many answers are spoiled; returns the longest time
-# of all statements, in seconds, and how many there were
+# Backends run it until this many answers are spoiled.  Returns the longest time of all
+# statements, in seconds, how often each operation's answer was spoiled, and how often in
+# each way.
 sub run_spoiled
 {
 	my ($wanted, $seconds) = @_;
 	my $until = time + $seconds;
-	my ($longest, $slow, $n, $spoiled, $looked, $enough) = (0, '', 0, 0, 0, 0);
-	my %state;
+	my ($longest, $slow, $n, $looked) = (0, '', 0, 0);
+	my (%state, %op, %kind);
 	my @sessions = map { zk_session($node, options => '-c statement_timeout=8s') } 1 .. ($ENV{ZK_HOSTILE_ANSWERS} ? 16 : 8);
 	my %sql;
+	my $spoiled = sub { return sum0(values %op) };
 
-	while ($spoiled < $wanted && (time < $until || (!$enough && time < $until + $TIMEOUT)))
+	while ($spoiled->() < $wanted && (time < $until || (($spoiled->() < $LEAST || keys %kind < $WAYS) && time < $until + $TIMEOUT)))
 	{
 		foreach my $s (@sessions)
 		{
@@ -254,32 +254,18 @@ sub run_spoiled
 		next if time < $looked + 0.5;
 		$looked = time;
 		my %all = $proxy->spoiled;
-		$spoiled = 0;
-		$spoiled += $_ for values %all;
-		my %ways = map { (split / /)[1] => 1 } keys %all;
-		$enough = $spoiled >= $LEAST && keys %ways >= $WAYS;
+		%op = %kind = ();
+		foreach (keys %all)
+		{
+			my ($op, $kind) = split / /;
+			$op{$op} += $all{$_};
+			$kind{$kind} += $all{$_};
+		}
 	}
 	$_->wait for @sessions;
-	note join ' ', map { ($_ || 'success') . ": $state{$_}" } sort keys %state;
 	note sprintf 'the longest of %d took %.1f s: %s', $n, $longest, $slow;
-	return ($longest, @sessions);
-}
-
-# Report what was spoiled, and how
-sub tell_spoiled
-{
-	my (%spoiled) = @_;
-	my (%op, %kind, $all);
-	foreach (keys %spoiled)
-	{
-		my ($op, $kind) = split / /;
-		$op{$op} += $spoiled{$_};
-		$kind{$kind} += $spoiled{$_};
-		$all += $spoiled{$_};
-	}
-	note "$all answers spoiled: ", join ', ', map { "$_ $op{$_}" } sort keys %op;
-	note '- ', join ', ', map { "$_ $kind{$_}" } sort keys %kind;
-	return ($all, \%op, \%kind);
+	foreach my $count (\%state, \%op, \%kind) { note join ', ', map { ($_ || 'success') . " $count->{$_}" } sort keys %$count; }
+	return ($longest, \%op, \%kind, @sessions);
 }
 
 my @operations = qw(connect create2 createContainer delete event exists getChildren getData multi removeWatches setData sync);
@@ -288,8 +274,8 @@ subtest 'answers spoiled at random' => sub {
 	note "ZK_HOSTILE_SEED=$SEED";
 	srand $SEED;
 	$proxy->spoil($ENV{ZK_HOSTILE_ANSWERS} ? 120 : 40, $SEED);
-	my ($longest, @sessions) = run_spoiled($WANTED, $SECONDS);
-	my ($all, $op, $kind) = tell_spoiled($proxy->spoiled);
+	my ($longest, $op, $kind, @sessions) = run_spoiled($WANTED, $SECONDS);
+	my $all = sum0(values %$op);
 	$proxy->reset;
 	cmp_ok($all, '>=', $ENV{ZK_HOSTILE_ANSWERS} ? $WANTED : $LEAST, 'answers were spoiled');
 	is(join(' ', grep { !$op->{$_} } @operations), '', '- of every kind') if $all > 5000;
@@ -306,12 +292,5 @@ subtest 'answers spoiled at random' => sub {
 
 eval { $client->close };    # it may have been idle for too long
 $zk->delete_tree("/zklock/$_") for qw(data long);
-zk_no_crash($node);
-is($admin->value('SELECT pg_postmaster_start_time()'), $started, 'the server has never been down');
-is(slurp_file($node->logfile) =~ s/.*database system is ready to accept connections//sr =~ /database system/ ? 1 : 0, 0,
-	'nor in recovery');
 $admin->quit;
-zk_nothing_left($zk, 'nothing is left');
-$node->stop;
-
-done_testing();
+zk_end($zk, $node);

@@ -1,16 +1,12 @@
 # Servers are removed from the ensemble and added to it, the leader first, while locks are
 # held and waited for.  Nobody loses a lock of it.
 
-use strict;
-use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
 use File::Path qw(rmtree);
-use Test::More;
 
-use Zklock;
-use ZooKeeper;
+use Tests;
 
 my $all = ZooKeeper->ensemble(3, reconfig => 1, superuser => 1);
 # A server that hears of its election late waits for its followers for 10 s in vain, and so
@@ -83,7 +79,4 @@ foreach my $mode (qw(leader follower))
 is($holders[0]->value(q{SELECT zk_unlock('/held/0')}), 't', 'released');
 is($waiter->wait->{out}, 't', 'the waiter gets it');
 $_->quit for @holders, $waiter, $admin;
-$node->stop;
-zk_no_crash($node);
-zk_nothing_left($all, 'nothing is left in ZooKeeper', sessions => 0);
-done_testing();
+zk_end($all, $node);

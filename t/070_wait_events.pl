@@ -2,16 +2,10 @@
 # of its own on PostgreSQL 17 and later, "Extension" before; and none when the
 # wait is over.
 
-use strict;
-use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
-use Test::More;
-
-use ZkProxy;
-use Zklock;
-use ZooKeeper;
+use Tests;
 
 my $zk = ZooKeeper->new->start;
 my $proxy = ZkProxy->new($zk);
@@ -112,8 +106,4 @@ SKIP:
 
 $_->quit for $s, $admin;
 $holder->close;
-zk_nothing_left($zk, 'nothing is left', sessions => 0);
-zk_no_crash($node);
-$node->stop;
-
-done_testing();
+zk_end($zk, $node);

@@ -148,7 +148,7 @@ subtest 'locks' => sub {
 
 # OpenSSL shuts itself down before PostgreSQL's own handler runs.
 subtest 'a backend that calls exit()' => sub {
-	my $library = zk_library('late');
+	my $library = zk_library('extension');
 	$admin->value("CREATE FUNCTION leave(boolean) RETURNS void LANGUAGE c AS '$library'");
 	my $s = zk_session($node);
 	$s->value('SELECT leave(false)');    # it tells the status that remains when we are through

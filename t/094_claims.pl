@@ -195,7 +195,7 @@ subtest 'the lock is lost before the mark is read' => sub {
 
 # PostgreSQL is then in the middle of its list of callbacks at COMMIT, the latest of
 # which comes first.
-my $late = zk_library('late');
+my $late = zk_library('extension');
 my @NOT_LOADED = (options => '-c session_preload_libraries=');
 subtest 'claims while COMMIT is under way' => sub {
 	$elsewhere->value("CREATE FUNCTION late(text) RETURNS void LANGUAGE c AS '$late'");

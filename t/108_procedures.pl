@@ -307,7 +307,7 @@ subtest 'a deadlock with a row' => sub {
 };
 
 # What was told to the server log, and a statement whose text somebody has removed
-my $library = zk_library('snapshots');
+my $library = zk_library('extension');
 $admin->value("CREATE FUNCTION $_() RETURNS void LANGUAGE c AS '$library'") for 'snapshots', 'forget_text';
 
 # The memory of a snapshot that is gone is given to the next one, so that a pointer to it

@@ -1,7 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * memory_test.c
- *	  One walk through all that zk/ offers, for t/040_sanitizers.pl.
+ *	  One walk through all that zk/ offers, or many at random, for
+ *	  t/040_sanitizers.pl.
+ *
+ *		memory_test HOSTS SESSION_TIMEOUT_MS random SECONDS SEED
+ *
+ * Opens and closes sessions, and does everything at random moments, while the server
+ * is disturbed.  Prints failures ("bad ..."), and how much was done.
  *
  *		memory_test HOSTS SESSION_TIMEOUT_MS [FIRST_XID [RECEIVE_BUFFER]]
  *
@@ -33,7 +39,7 @@
  *		session 0xID				the id of a session that existed
  *		quiet 0xID					it has no nodes now: "ok" when that was checked
  *		bad TEXT					a failure
- *		done STEPS CALLS MS			steps finished, calls of KIND, and the time
+ *		done STEPS CALLS			steps finished, and calls of KIND
  *
  * After each walk no thread, descriptor or (with the leak sanitizer) memory
  * may be left.  Sanitizers and valgrind find the rest.
@@ -56,6 +62,7 @@
 #include "zk/mark.h"
 #include "zk/request_private.h"
 #include "zk/stop_signal.h"
+#include "zk/tls.h"
 #include "zk/watch_private.h"
 
 #define NCROWD		40
@@ -188,6 +195,19 @@ say(const char *format,...)
 	fflush(stdout);
 }
 
+/* With another session */
+static void
+begin(void)
+{
+	stop = in_vain = false;
+	steps = 0;
+	last_id = 0;
+	last_ticket = 0;
+	memset(nodes, 0, sizeof(nodes));
+	memset(requests, 0, sizeof(requests));
+	memset(watches, 0, sizeof(watches));
+}
+
 static void
 ask(const char *what, const char *path)
 {
@@ -233,12 +253,18 @@ state(void)
 	} while (0)
 
 static void
-nap(void)
+nap_for(int ms)
 {
 	struct pollfd fd = {.fd = zks_await(session, NULL),.events = POLLIN};
 
-	poll(&fd, 1, 20);
+	poll(&fd, 1, ms);
 	zks_awaited(session);
+}
+
+static void
+nap(void)
+{
+	nap_for(20);
 }
 
 static ZkNodeInfo
@@ -286,9 +312,31 @@ watch_state(int i)
 }
 
 static bool
-armed(int i)
+all_settled(void)
 {
-	return watch_state(i) != ZKR_WATCH_PENDING;
+	for (int i = 0; i < NNODES; i++)
+	{
+		if (nodes[i] != NULL && !settled(i))
+			return false;
+	}
+	return true;
+}
+
+/* All requests, and all watches with a path of their own */
+static bool
+all_answered(void)
+{
+	for (int i = 0; i < NREQUESTS; i++)
+	{
+		if (!answered(i))
+			return false;
+	}
+	for (int i = 0; i < NWATCHES; i++)
+	{
+		if (watch_state(i) == ZKR_WATCH_PENDING)
+			return false;
+	}
+	return true;
 }
 
 static void
@@ -399,6 +447,15 @@ forget(int i)
 	requests[i] = NULL;
 }
 
+static void
+forget_all(void)
+{
+	for (int i = 0; i < NREQUESTS; i++)
+		forget(i);
+	for (int i = 0; i < NWATCHES; i++)
+		unwatch(i);
+}
+
 /* How many watches are kept there */
 static int
 count_watches(const char *path)
@@ -453,7 +510,7 @@ step_create(void)
 {
 	create(0, "/p/q", ZKP_EXCLUSIVE, true);
 	create(1, "/p/q", ZKP_SHARED, false);
-	WAIT_FOR(settled(0) && settled(1));
+	WAIT_FOR(all_settled());
 }
 
 /* No directory; an impossible directory; one that nobody else will use */
@@ -467,7 +524,7 @@ step_absent(void)
 	if (node(0).state == ZKN_PRESENT)
 		create(3, below, ZKP_EXCLUSIVE, true);
 	create(9, "/r/s", ZKP_SHARED, true);
-	WAIT_FOR(settled(2) && settled(3) && settled(9));
+	WAIT_FOR(all_settled());
 	discard(2);
 	discard(3);
 	discard(9);
@@ -488,8 +545,7 @@ step_list(void)
 	forget(2);
 	requests[2] = zks_list(session, big, false);
 	requests[3] = zks_list(session, dir, true);
-	WAIT_FOR(answered(0) && answered(1) && answered(2) && answered(3));
-	forget(0);
+	WAIT_FOR(all_answered());
 	if (has_answer(1, &answer) &&
 		answer.rc == ZOK && before == ZKN_PRESENT && node(0).state == ZKN_PRESENT &&
 		state() != ZKS_OVER)
@@ -504,9 +560,7 @@ step_list(void)
 	if (has_answer(2, &answer) &&
 		answer.rc == ZOK && answer.nchildren < 100)
 		say("bad long list: %d", answer.nchildren);
-	forget(1);
-	forget(2);
-	forget(3);
+	forget_all();
 }
 
 /*
@@ -535,20 +589,8 @@ step_watch(void)
 	requests[3] = zks_list_and_watch(session, big, true, &watches[17]);
 	forget(1);
 	unwatch(17);
-	WAIT_FOR(armed(14) && armed(15) && armed(16) && answered(0) && answered(2) && answered(3));
-	forget(0);
-	forget(2);
-	forget(3);
-	unwatch(14);
-	unwatch(15);
-	unwatch(16);
-	WAIT_FOR(armed(0) && armed(1) && armed(2) && armed(7) && armed(9) && node(0).watch != ZKR_WATCH_PENDING &&
-			 node(1).watch != ZKR_WATCH_PENDING);
-	unwatch(0);
-	unwatch(1);
-	unwatch(2);
-	unwatch(7);
-	unwatch(9);
+	WAIT_FOR(all_answered() && node(0).watch != ZKR_WATCH_PENDING && node(1).watch != ZKR_WATCH_PENDING);
+	forget_all();
 }
 
 /* Another client changes and deletes a node that we watch */
@@ -560,7 +602,7 @@ step_event(void)
 
 	snprintf(other, sizeof(other), "%s/other", dir);
 	requests[0] = zks_list_and_watch(session, dir, false, &watches[14]);
-	WAIT_FOR(armed(14));
+	WAIT_FOR(watch_state(14) != ZKR_WATCH_PENDING);
 	forget(0);
 	nwatches = count_watches(dir);
 	for (int i = 0; i < 3 && watch_state(14) == ZKR_WATCH_ARMED; i++)
@@ -568,7 +610,7 @@ step_event(void)
 		requests[0] = zks_list_and_watch(session, dir, i == 1, &watches[14]);
 		if (i == 2)				/* before the last one is answered */
 			requests[1] = zks_list_and_watch(session, dir, false, &watches[14]);
-		WAIT_FOR(answered(0) && answered(1));
+		WAIT_FOR(all_answered());
 		if (answered(0) && answered(1) && count_watches(dir) > nwatches)
 			say("bad each look leaves a watch");
 		nwatches = count_watches(dir);
@@ -582,19 +624,16 @@ step_event(void)
 	forget(0);
 	watches[4] = zks_watch(session, other);
 	watches[5] = zks_watch(session, other);
-	WAIT_FOR(armed(4) && armed(5));
+	WAIT_FOR(all_answered());
 	ask("do set", other);
 	WAIT_FOR(watch_state(4) != ZKR_WATCH_ARMED && watch_state(5) != ZKR_WATCH_ARMED);
 	unwatch(4);
 	watches[4] = zks_watch(session, other);
 	watches[6] = zks_watch(session, other);
-	WAIT_FOR(armed(4) && armed(6));
+	WAIT_FOR(all_answered());
 	ask("do delete", other);
 	WAIT_FOR(watch_state(4) != ZKR_WATCH_ARMED && watch_state(14) != ZKR_WATCH_ARMED);
-	unwatch(14);
-	unwatch(4);
-	unwatch(5);
-	unwatch(6);
+	forget_all();
 }
 
 /* Another client deletes our node */
@@ -652,7 +691,7 @@ step_check(void)
 
 	create(7, "/p/q", ZKP_EXCLUSIVE, false);
 	create(8, "/p/q", ZKP_EXCLUSIVE, false);
-	WAIT_FOR(settled(7) && settled(8));
+	WAIT_FOR(all_settled());
 	if (!there || node(7).state != ZKN_PRESENT || node(8).state != ZKN_PRESENT)
 		return;
 	for (int i = 0; i < ZKN_CHECK_MAX; i++)
@@ -691,7 +730,7 @@ step_discard(void)
 	discard(4);
 	create(5, "/p/q", ZKP_EXCLUSIVE, false);
 	create(6, "/p/q", ZKP_EXCLUSIVE, false);
-	WAIT_FOR(settled(5) && settled(6));
+	WAIT_FOR(all_settled());
 	watch_node(5);
 	discard(5);
 	delete_node(6);
@@ -716,13 +755,11 @@ step_group(void)
 	create_group(g, 3, bad, ZKP_EXCLUSIVE, false);
 	create_group(g + 3, 4, good, ZKP_EXCLUSIVE, true);
 	create_group(g + 7, 3, good + 1, ZKP_SEMAPHORE, false);
-	for (int i = 7; i < 10; i++)
-		discard(g + i);
+	discard_some(g + 7, 3);
 	create_group(g + 10, 3, good + 1, ZKP_SHARED, false);
 	discard(g + 11);
 	create_group(g + 13, 2, bad, ZKP_EXCLUSIVE, true);
-	for (int i = 0; i < 15; i++)
-		WAIT_FOR(settled(g + i));
+	WAIT_FOR(all_settled());
 
 	for (int i = 0; i < 3; i++)
 	{
@@ -793,7 +830,7 @@ step_robbed(void)
 	create_group(g, 3, dirs, ZKP_EXCLUSIVE, false);
 	snprintf(path, sizeof(path), "%s/g/a", dir);
 	ask("do steal", path);
-	WAIT_FOR(settled(g) && settled(g + 1) && settled(g + 2));
+	WAIT_FOR(all_settled());
 	if (node(g).state == ZKN_PRESENT && node(g + 2).state != ZKN_PRESENT && !in_vain && !reconnected())
 		say("bad group: one is gone, the other is there");
 	discard_some(g, 3);
@@ -812,11 +849,11 @@ step_single(void)
 
 	create_as(g, "/p/one", ZKP_EXCLUSIVE, ZKP_SINGLE, true);
 	create_as(g + 1, "/s/two", ZKP_EXCLUSIVE, ZKP_SINGLE, true);
-	WAIT_FOR(settled(g) && settled(g + 1));
+	WAIT_FOR(all_settled());
 	create_as(g + 2, "/p/one", ZKP_EXCLUSIVE, ZKP_SINGLE, false);
 	create_as(g + 3, "/p/three", ZKP_EXCLUSIVE, ZKP_SINGLE, false);
 	discard(g + 3);
-	WAIT_FOR(settled(g + 2));
+	WAIT_FOR(all_settled());
 	if (node(g).state == ZKN_PRESENT && node(g + 2).state == ZKN_PRESENT)
 		say("bad single: two at one path");
 	if (node(0).state == ZKN_PRESENT && node(g).state == ZKN_PRESENT && node(g + 1).state == ZKN_PRESENT)
@@ -881,8 +918,7 @@ step_share(void)
 	for (int f = 0; f < 2; f++)
 		for (int i = 0; i < NKINDS; i++)
 			create_as(form[f] + i, "/p/q", ZKP_EXCLUSIVE, styles[f == 0 ? 0 : 1 + nwalks % 2], false);
-	for (int i = 0; i < 2 * NKINDS; i++)
-		WAIT_FOR(settled(SHARES + i));
+	WAIT_FOR(all_settled());
 	for (int f = 0; f < 2; f++)
 	{
 		strcpy(old[f], node(form[f]).name);
@@ -890,7 +926,7 @@ step_share(void)
 		watch_node(form[f] + SHARE_DELETE);
 		watches[10 + f] = zks_watch(session, path_of(form[f], "/p/q"));
 	}
-	WAIT_FOR(armed(10) && armed(11) && node(form[0]).watch != ZKR_WATCH_PENDING &&
+	WAIT_FOR(all_answered() && node(form[0]).watch != ZKR_WATCH_PENDING &&
 			 node(form[1]).watch != ZKR_WATCH_PENDING);
 	for (int f = 0; f < 2; f++)
 	{
@@ -918,7 +954,7 @@ step_share(void)
 	}
 	if (nchecked > 0)
 		requests[8] = check(checked, nchecked);
-	WAIT_FOR(answered(8) && armed(12) && armed(13));
+	WAIT_FOR(all_answered());
 	for (int i = 0; i < 2 * NKINDS; i++)
 		WAIT_FOR(shared(SHARES + i));
 	WAIT_FOR(node(form[0] + SHARE_DELETE).state != ZKN_PRESENT &&
@@ -961,7 +997,7 @@ step_share(void)
 		delete_node(form[f] + DELETED);
 		watch_node(form[f] + STAYS);
 	}
-	WAIT_FOR(answered(9) && answered(NCROWD) && answered(NCROWD + 1));
+	WAIT_FOR(all_answered());
 	for (int f = 0; f < 2 && !in_vain; f++)
 	{
 		if (node(form[f]).state != ZKN_PRESENT || nodes[form[f]] == NULL)
@@ -975,15 +1011,8 @@ step_share(void)
 	}
 	WAIT_FOR(node(form[0] + DELETED).state != ZKN_PRESENT &&
 			 node(form[1] + DELETED).state != ZKN_PRESENT);
-	forget(9);
-	for (int f = 0; f < 2; f++)
-	{
-		forget(NCROWD + f);
-		unwatch(10 + f);
-		unwatch(12 + f);
-		for (int i = 0; i < NKINDS; i++)
-			discard(form[f] + i);
-	}
+	forget_all();
+	discard_some(SHARES, 2 * NKINDS);
 	WAIT_FOR(all_gone());
 }
 
@@ -1054,8 +1083,7 @@ step_mark(void)
 		create(MARKED + i, "/p/q", ZKP_EXCLUSIVE, false);
 		requests[NCROWD + i] = zks_make(session, mark_path(i), false);
 	}
-	for (int i = 0; i < n; i++)
-		WAIT_FOR(settled(MARKED + i) && answered(NCROWD + i));
+	WAIT_FOR(all_settled() && all_answered());
 	mark(DONE, 2, 0);
 	for (int i = STAYS; i <= EARLY; i++)
 		mark(i, 1, 0);
@@ -1081,19 +1109,16 @@ step_mark(void)
 	delete_node(MARKED + DELETED);
 	WAIT_FOR(!zkn_mark_is_open(session, mark_path(STAYS)));
 	WAIT_FOR(node(MARKED + DELETED).state != ZKN_PRESENT);
-	for (int i = 0; i < n; i++)
-	{
-		discard(MARKED + i);
-		forget(NCROWD + i);
-	}
+	discard_some(MARKED, n);
+	forget_all();
 	WAIT_FOR(all_gone());
 	for (int i = 0; i < n; i++)
 		WAIT_FOR(!zkn_mark_is_open(session, mark_path(i)));
 	for (int i = 0; i < n; i++)
 		requests[NCROWD + i] = zks_read_fresh(session, mark_path(i));
+	WAIT_FOR(all_answered());
 	for (int i = 0; i < n; i++)
 	{
-		WAIT_FOR(answered(NCROWD + i));
 		if (!in_vain && atomic_load(&fault_kind) == FAULT_NONE && has_answer(NCROWD + i, &answer) &&
 			(changed || i != CHANGED) && answer.rc == ZOK && !reconnected() && (answer.data_len != (int) strlen(expected[i]) ||
 			 memcmp(answer.data != NULL ? answer.data : "", expected[i], answer.data_len) != 0))
@@ -1101,8 +1126,8 @@ step_mark(void)
 		if (!in_vain && has_answer(NCROWD + i, &answer) &&
 			answer.rc == ZOK && answer.data_len == 7 && memcmp(answer.data, "pending", 7) == 0)
 			say("bad mark %d is pending", i);
-		forget(NCROWD + i);
 	}
+	forget_all();
 }
 
 /* More than one batch, and certainly more than the socket buffers take */
@@ -1119,10 +1144,8 @@ step_crowd(void)
 		WAIT_FOR(settled(i));
 	for (int i = 10; i < NCROWD; i++)
 		WAIT_FOR(answered(i));
-	for (int i = 10; i < NCROWD; i++)
-		discard(i);
-	for (int i = 10; i < NCROWD; i++)
-		forget(i);
+	discard_some(10, NCROWD - 10);
+	forget_all();
 
 	/* heartbeats, and the watch that one of them sets */
 	if (!in_vain)
@@ -1212,7 +1235,7 @@ step_forbidden(void)
 	create_as(g, "/f/f", ZKP_EXCLUSIVE, ZKP_KAZOO, true);
 	create_as(g + 1, "/f/f", ZKP_EXCLUSIVE, ZKP_KAZOO, true);
 	create_as(g + 2, "/f/f", ZKP_EXCLUSIVE, ZKP_CURATOR_RW, true);
-	WAIT_FOR(settled(g) && settled(g + 1) && settled(g + 2));
+	WAIT_FOR(all_settled());
 	ask("do forbid", path);
 	create_group(g + 3, 2, dirs, ZKP_EXCLUSIVE, false);
 	share(g);
@@ -1220,7 +1243,7 @@ step_forbidden(void)
 	discard(g + 1);
 	share(g + 2);
 	delete_node(g + 2);
-	WAIT_FOR(settled(g + 3) && settled(g + 4));
+	WAIT_FOR(all_settled());
 	if (node(g).state == ZKN_PRESENT)
 		WAIT_FOR(node(g).rc == ZNOAUTH || !node(g).sharing);
 	if (node(g + 2).state == ZKN_PRESENT)
@@ -1256,8 +1279,7 @@ begin_something(void)
 
 	for (int i = 0; i < 3; i++)
 		create(MARKED + i, "/p/q", ZKP_EXCLUSIVE, false);
-	for (int i = 0; i < 3; i++)
-		WAIT_FOR(settled(MARKED + i));
+	WAIT_FOR(all_settled());
 	create_group(GROUPS, 3, dirs, ZKP_EXCLUSIVE, true);
 	create_group(GROUPS + 3, 2, dirs, ZKP_SHARED, false);
 	discard(GROUPS + 1);
@@ -1277,10 +1299,7 @@ static void
 give_all_back(void)
 {
 	/* what a step left open after a timeout */
-	for (int i = 0; i < NREQUESTS; i++)
-		forget(i);
-	for (int i = 0; i < NWATCHES; i++)
-		unwatch(i);
+	forget_all();
 	for (int i = 0; i < NMARKS; i++)
 		decide(i, false);
 	discard_some(0, NNODES);
@@ -1301,31 +1320,6 @@ empty(void)
 		LIST_EMPTY(&session->watches.all) && session->requests.in_flight == 0;
 	zks_leave(session);
 	return result;
-}
-
-static void
-describe_rest(void)
-{
-	int			nnodes = 0,
-				nrequests = 0,
-				nwatches = 0;
-	ZkRequest  *r;
-	ZkWatch    *w;
-
-	zks_enter(session);
-	/* the layout of ZkNode is private to node.h */
-	nnodes = !TAILQ_EMPTY(&session->nodes.all);
-	TAILQ_FOREACH(r, &session->requests.answered, in_list)
-		nrequests++;
-	LIST_FOREACH(w, &session->watches.all, in_list)
-	{
-		nwatches++;
-		say("bad watch of %s: state %d, children %d, dropped %d, left %d, in flight %d",
-			w->path, w->info.state, w->of_children, w->dropped, w->left, w->in_flight);
-	}
-	say("bad left in the session: nodes %d, marks %d, answered %d, watches %d, in flight %d, state %d",
-		nnodes, !LIST_EMPTY(&session->marks), nrequests, nwatches, session->requests.in_flight, (int) session->info.state);
-	zks_leave(session);
 }
 
 /* Answers so far: while more arrive, the rest may still come */
@@ -1362,7 +1356,13 @@ tidy_up(void)
 		/* forfeited nodes wait for a server that may never come back */
 		info = zks_info(session);
 		if (!info.forfeited || info.state != ZKS_SUSPENDED)
-			describe_rest();
+		{
+			zks_enter(session);
+			say("bad left in the session, which is in state %d: requests %d, a node %d, a mark %d, a watch %d", (int) info.state,
+				session->requests.in_flight, !TAILQ_EMPTY(&session->nodes.all), !LIST_EMPTY(&session->marks),
+				!LIST_EMPTY(&session->watches.all));
+			zks_leave(session);
+		}
 		return;
 	}
 	if (!all_gone())
@@ -1382,6 +1382,20 @@ count_entries(const char *name)
 		n++;
 	closedir(d);
 	return n;
+}
+
+/* A keeper that was left behind must end by itself */
+static void
+is_over(int threads, int descriptors)
+{
+	for (int64_t start = zks_now();
+		 count_entries("/proc/self/task") > threads &&
+		 zks_now() - start < END_MS * ZKS_MS;)
+		poll(NULL, 0, 5);
+	if (count_entries("/proc/self/task") > threads)
+		say("bad the keeper has not ended");
+	else if (count_entries("/proc/self/fd") != descriptors)
+		say("bad %d descriptors, not %d", count_entries("/proc/self/fd"), descriptors);
 }
 
 static void
@@ -1413,15 +1427,7 @@ end(const char *how, int bound_ms, int threads, int descriptors)
 	if (ms > bound_ms + 1500)
 		say("bad close took %lld ms of %d", (long long) ms, bound_ms);
 
-	/* a keeper that was left behind must end by itself */
-	for (start = zks_now();
-		 count_entries("/proc/self/task") > threads &&
-		 zks_now() - start < END_MS * ZKS_MS;)
-		poll(NULL, 0, 5);
-	if (count_entries("/proc/self/task") > threads)
-		say("bad the keeper has not ended");
-	else if (count_entries("/proc/self/fd") != descriptors)
-		say("bad %d descriptors, not %d", count_entries("/proc/self/fd"), descriptors);
+	is_over(threads, descriptors);
 }
 
 /*
@@ -1456,6 +1462,233 @@ threads_without_session(void)
 	return least;
 }
 
+/*-------------------------------------------------------------------------
+ * At random
+ *-------------------------------------------------------------------------
+ */
+
+#define NSLOTS		12			/* the first of nodes, watches, and requests for lists */
+#define CHECKS		NSLOTS		/* the first of the requests for checks */
+#define NDIRS		2
+#define NSINGLES	3
+
+/* several slots have the same path of a single node; the last directory is never made */
+static char *const singles[NSINGLES] = {"/random/1", "/random/a/2", "/random_single/3"};
+static char *const dirs[NDIRS + 1] = {"/random/a/b", "/random/a/c", "/random/none/d"};
+
+static bool deleted[NSLOTS];	/* or will be */
+static bool single[NSLOTS];
+static char *list_of[NSLOTS];	/* the directory whose list is asked for */
+static char *watched[NSLOTS];	/* whose list is watched, or NULL */
+static long nsessions,
+			ncreated,
+			nchecked;
+
+/*
+ * A node that is renamed keeps the UUID at the start of its name, and must
+ * never be listed under both names.
+ */
+static void
+look_for_twins(const ZkAnswer *answer)
+{
+	for (int i = 0; i < answer->nchildren; i++)
+	{
+		for (int j = 0; j < i; j++)
+		{
+			if (strncmp(answer->children[i], answer->children[j], 32) == 0)
+				say("bad two names: %s and %s", answer->children[i], answer->children[j]);
+		}
+	}
+}
+
+static void
+use_list(int i)
+{
+	ZkAnswer	answer;
+
+	if (requests[i] == NULL)
+	{
+		list_of[i] = watched[i] != NULL ? watched[i] : dirs[rand() % NDIRS];
+		if ((watches[i] == NULL || watched[i] != NULL) && rand() % 3 == 0)
+		{
+			/* perhaps once more, in whatever state the watch is */
+			watched[i] = list_of[i];
+			requests[i] = zks_list_and_watch(session, list_of[i], rand() % 2 == 0, &watches[i]);
+		}
+		else
+			requests[i] = zks_list(session, list_of[i], rand() % 2 == 0);
+	}
+	else if (has_answer(i, &answer))
+	{
+		if (answer.rc == ZOK)
+			look_for_twins(&answer);
+		if (watches[i] == NULL && answer.rc == ZOK && answer.nchildren > 0)
+		{
+			char		path[ZKS_PATH_LEN];
+
+			snprintf(path, sizeof(path), "%s/%s", list_of[i], answer.children[rand() % answer.nchildren]);
+			watches[i] = zks_watch(session, path);
+		}
+		forget(i);
+	}
+	else if (rand() % 4 == 0)
+		forget(i);				/* not answered, and no longer wanted */
+}
+
+/* In this slot, and in those behind it as far as they are free */
+static void
+make_nodes(int i)
+{
+	static const ZkpMode modes[] = {ZKP_EXCLUSIVE, ZKP_EXCLUSIVE, ZKP_SHARED, ZKP_SEMAPHORE};
+	ZkpWant		want = {.mode = modes[rand() % 4],.style = (ZkpStyle) (rand() % 3),.permits = 1 + rand() % 3,.identity = "host a\n"};
+	int			most = rand() % 2 == 0 ? 1 : 1 + rand() % 5;
+	char	   *where[5];
+	int			n = 0;
+	int			refused;
+
+	do
+		where[n++] = dirs[rand() % 20 == 0 ? NDIRS : rand() % NDIRS];
+	while (n < most && i + n < NSLOTS && nodes[i + n] == NULL);
+	if (n == 1 && rand() % 3 == 0)
+	{
+		want.mode = ZKP_EXCLUSIVE;
+		want.style = ZKP_SINGLE;
+		where[0] = singles[rand() % NSINGLES];
+		if (zkn_unwanted(session, where[0], &refused))
+			return;
+	}
+	if (!zkn_create(session, where, n, &want, rand() % 2 == 0, &nodes[i]))
+		return;
+	for (int k = i; k < i + n; k++)
+	{
+		deleted[k] = false;
+		single[k] = want.style == ZKP_SINGLE;
+	}
+	ncreated += n;
+}
+
+static void
+use_node(int i)
+{
+	ZkNodeInfo	info = node(i);
+
+	if (nodes[i] == NULL)
+	{
+		make_nodes(i);
+		return;
+	}
+	if (rand() % 3 == 0)
+		watch_node(i);
+	if (rand() % 3 == 0 && !deleted[i] && !single[i])
+		share(i);
+	if (rand() % 6 == 0 && !deleted[i] && !single[i])
+		zkn_tell_granted(session, nodes[i]);
+	if (rand() % 10 == 0 && info.state == ZKN_PRESENT)
+	{
+		zkn_delete(session, nodes[i]);
+		deleted[i] = true;
+	}
+	if (rand() % 5 == 0 || info.state == ZKN_ABSENT || info.state == ZKN_LOST || info.state == ZKN_DELETED)
+		discard(i);
+}
+
+/*
+ * A check must find each node that is known to exist, whatever its name.
+ * Nobody else deletes it.
+ */
+static void
+use_check(int i)
+{
+	ZkNode	   *which[NSLOTS];
+	int			n = 0;
+	ZkAnswer	answer;
+
+	if (!answered(CHECKS + i) && rand() % 4 != 0)
+		return;
+	nchecked += has_answer(CHECKS + i, &answer);
+	is_right(CHECKS + i, "check", -1);
+	for (int k = 0; k < NSLOTS; k++)
+	{
+		if (node(k).state == ZKN_PRESENT && !deleted[k])
+			which[n++] = nodes[k];
+	}
+	if (n > 0)
+		requests[CHECKS + i] = zkn_check(session, which, &n);
+}
+
+static void
+do_anything(void)
+{
+	int			i = rand() % NSLOTS;
+
+	switch (rand() % 5)
+	{
+		case 0:
+			use_list(i);
+			break;
+		case 1:
+			use_node(i);
+			break;
+		case 2:
+			(void) watch_state(i);
+			unwatch(i);
+			watched[i] = NULL;
+			break;
+		case 3:
+			nap_for(rand() % 3);
+			break;
+		case 4:
+			use_check(i);
+			break;
+	}
+}
+
+/* Of what its owner has, half is given back before the session ends */
+static void
+close_random(void)
+{
+	for (int i = 0; i < NSLOTS; i++)
+	{
+		if (rand() % 2 == 0)
+		{
+			forget(i);
+			forget(CHECKS + i);
+			unwatch(i);
+			discard(i);
+		}
+	}
+	zks_close(session, rand() % 3 == 0 ? 0 : 3000, NULL);
+}
+
+static void
+walk_at_random(int seconds)
+{
+	int64_t		until = zks_now() + seconds * 1000 * ZKS_MS;
+	const char *ca_file = getenv("ZK_TLS_CA_FILE");
+	ZkTlsFiles	files = {.name = {ca_file, "", "", ""},.verify_host = true};
+	ZkOptions	options = {.hosts = hosts,.timeout_ms = timeout_ms};
+	char		error[256];
+	int			threads = threads_without_session();
+	int			descriptors = count_entries("/proc/self/fd");
+
+	for (; zks_now() < until; nsessions++)
+	{
+		if (ca_file != NULL && (options.tls = zks_tls(&files, error, sizeof(error))) == NULL)
+			exit(2);
+		begin();
+		session = zks_open(&options);
+		if (session == NULL)
+			exit(2);
+		while (zks_info(session).state != ZKS_CONNECTED && zks_info(session).state != ZKS_OVER && zks_now() < until)
+			nap_for(50);
+		for (int n = rand() % 2000; n > 0 && zks_info(session).state != ZKS_OVER && zks_now() < until; n--)
+			do_anything();
+		close_random();
+	}
+	is_over(threads, descriptors);
+	say("%ld sessions, %ld nodes, %ld checks", nsessions, ncreated, nchecked);
+}
+
 static void
 walk(const char *ending, int bound_ms, int crowd)
 {
@@ -1472,14 +1705,7 @@ walk(const char *ending, int bound_ms, int crowd)
 	int			descriptors = count_entries("/proc/self/fd");
 
 	nwalks++;
-	stop = in_vain = false;
-	steps = 0;
-	last_id = 0;
-	last_ticket = 0;
-	memset(nodes, 0, sizeof(nodes));
-	memset(requests, 0, sizeof(requests));
-	memset(watches, 0, sizeof(watches));
-
+	begin();
 	session = zks_open(&options);
 	if (session != NULL)
 	{
@@ -1508,12 +1734,18 @@ main(int argc, char **argv)
 	static const char *const kinds[FAULT_KINDS] = {"none", "memory", "library", "send"};
 	char		line[1024];
 
-	if (argc < 3 || argc > 5)
+	if (argc < 3 || argc > 6)
 		return 2;
-	time_for_library = argc > 3 ? atol(argv[3]) : 0;
-	most_receive_buffer = argc > 4 ? atoi(argv[4]) : 0;
 	hosts = argv[1];
 	timeout_ms = atoi(argv[2]);
+	if (argc == 6)
+	{
+		srand(atoi(argv[5]));
+		walk_at_random(atoi(argv[4]));
+		return 0;
+	}
+	time_for_library = argc > 3 ? atol(argv[3]) : 0;
+	most_receive_buffer = argc > 4 ? atoi(argv[4]) : 0;
 
 	while (fgets(line, sizeof(line), stdin) != NULL)
 	{
@@ -1523,7 +1755,6 @@ main(int argc, char **argv)
 		int			crowd;
 		long		at;
 		long		count;
-		int64_t		start = zks_now();
 
 		if (sscanf(line, "run %255s %255s %d %15s %d %15s %ld %ld %d", dir, big,
 				   &patience_ms, ending, &bound_ms, kind, &at, &count,
@@ -1539,8 +1770,7 @@ main(int argc, char **argv)
 				atomic_store(&fault_kind, i);
 		}
 		walk(ending, bound_ms, crowd);
-		say("done %d %ld %lld", steps, atomic_load(&calls),
-			(long long) ((zks_now() - start) / ZKS_MS));
+		say("done %d %ld", steps, atomic_load(&calls));
 	}
 	return 0;
 }

@@ -665,11 +665,8 @@ typedef struct Actor
 	int			seen;			/* how much of the history */
 	bool		by_changes;
 	bool		armed;			/* its watch on the directory is set */
-	bool		next;
-	bool		may_soften;
-	int			ahead;
-	int			nwatch;
-	int			nread;			/* how many of these are set */
+	ZkpView		view;			/* of its last list */
+	int			nread;			/* how many watches are set */
 	int			watched[ZKP_MOST_WATCHED];
 } Actor;
 
@@ -780,7 +777,7 @@ list_again(Actor *a, bool by_changes)
 {
 	a->doing = LISTS;
 	a->by_changes |= by_changes;
-	a->nread = a->nwatch = 0;
+	a->nread = a->view.nwatch = 0;
 	a->armed = false;
 }
 
@@ -799,7 +796,7 @@ holds_now(Actor *a)
 	int			before = 0;
 
 	a->doing = HOLDS;
-	a->nread = a->nwatch = 0;
+	a->nread = a->view.nwatch = 0;
 	a->armed = false;
 	ngrants++;
 	nabove += a->own >= 0;
@@ -824,7 +821,7 @@ does_list(Actor *a)
 	ZkpContender queue[EVERYBODY];
 	char	   *names[EVERYBODY];
 	int			n = 0;
-	ZkpView		view;
+	ZkpView    *view = &a->view;
 
 	for (int i = 0; i < nactors; i++)
 	{
@@ -838,60 +835,44 @@ does_list(Actor *a)
 			queue[i].czxid = actor_named(queue[i].name)->place + 1;
 		zkp_sort(queue, n);
 	}
-	zkp_look(queue, n, a->name, a->own < 0 ? NULL : actors[a->own].name, &a->want, &view);
+	zkp_look(queue, n, a->name, a->own < 0 ? NULL : actors[a->own].name, &a->want, view);
 	a->armed = a->by_changes;
-	if (view.need == 0)
+	if (view->need == 0)
 	{
-		a->tells = view.tell;
+		a->tells = view->tell;
 		return holds_now(a);
 	}
-	if (view.stuck)
+	if (view->stuck)
 	{
 		/* it would wait forever, and gives up */
 		nstuck++;
 		goes(a);
 		return true;
 	}
-	a->by_changes |= view.nwatch == 0;
+	a->by_changes |= view->nwatch == 0;
 	if (a->by_changes)
 	{
 		a->doing = a->armed ? WAITS : LISTS;
 		return true;
 	}
 	a->doing = READS;
-	a->next = view.next;
-	a->may_soften = view.may_soften;
-	a->ahead = view.ahead;
-	a->nwatch = view.nwatch;
-	for (int i = 0; i < a->nwatch; i++)
-		a->watched[i] = (int) (actor_named(queue[view.watch[i]].name) - actors);
+	for (int i = 0; i < view->nwatch; i++)
+		a->watched[i] = (int) (actor_named(queue[view->watch[i]].name) - actors);
 	return true;
 }
 
-/* A node that it watches is gone */
+/* A node that it watches is gone, or says that it is granted, or shared */
 static bool
-misses(Actor *a)
+learns(Actor *a, bool gone)
 {
-	if (a->next)
+	if (gone ? a->view.next : a->view.may_soften)
 	{
-		nbare++;
+		nbare += gone;
+		nsoft += !gone;
 		return holds_now(a);
 	}
-	list_again(a, a->ahead == 1);
-	return true;
-}
-
-/* One that it watches says that it is granted, or shared */
-static bool
-is_told(Actor *a)
-{
-	if (a->ahead > 0)
-		list_again(a, true);
-	else if (a->may_soften)
-	{
-		nsoft++;
-		return holds_now(a);
-	}
+	if (gone || a->view.ahead > 0)
+		list_again(a, !gone || a->view.ahead == 1);
 	return true;
 }
 
@@ -901,10 +882,10 @@ does_read(Actor *a)
 	const Actor *it = &actors[a->watched[a->nread]];
 
 	if (it->gone < a->seen)
-		return misses(a);
-	if (it->told < a->seen && (a->ahead > 0 || a->may_soften))
-		return is_told(a);
-	if (++a->nread == a->nwatch)
+		return learns(a, true);
+	if (it->told < a->seen && (a->view.ahead > 0 || a->view.may_soften))
+		return learns(a, false);
+	if (++a->nread == a->view.nwatch)
 		a->doing = WAITS;
 	return true;
 }
@@ -926,12 +907,8 @@ hears(Actor *a)
 		}
 		for (int j = 0; j < a->nread; j++)
 		{
-			if (a->watched[j] != i)
-				continue;
-			if (it->gone == what)
-				return misses(a);
-			if (it->told == what)
-				return is_told(a);
+			if (a->watched[j] == i && (it->gone == what || it->told == what))
+				return learns(a, it->gone == what);
 		}
 	}
 	return true;

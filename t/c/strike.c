@@ -1,12 +1,14 @@
 /*
  * What a test does to a process that no signal can:
  *
- *	strike keeper PID SECONDS	stops one thread of a backend, the keeper that sends its
- *								session's heartbeats, and nothing else
- *	strike thread PID NAME		stops the thread whose name begins like this until its
- *								own input ends, and prints "stopped" when it has
+ *	strike thread PID NAME		stops the first of its threads, other than the main one,
+ *								whose name begins like this, until our own input ends
+ *								or the thread does; prints "stopped" when it has
  *	strike connections PID		cuts a backend's TCP connections, which are those to
  *								ZooKeeper
+ *
+ * With an empty name it stops a backend's keeper, which sends its session's heartbeats, and
+ * is older than a connection's thread for TLS.
  *
  * A signal that stops, stops all threads; only a debugger stops one, and only a
  * debugger may use another process's sockets.  If this one is killed, the thread goes
@@ -15,6 +17,7 @@
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +25,6 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 /* The numbers in a folder of /proc, one after the other; the caller opens and closes it */
@@ -48,24 +50,6 @@ folder(pid_t pid, const char *what)
 	return opendir(name);
 }
 
-/* The first thread that it has made: the keeper is older than a connection's thread for TLS */
-static pid_t
-keeper_of(pid_t pid)
-{
-	DIR		   *dir = folder(pid, "task");
-	pid_t		tid,
-				found = 0;
-
-	while (dir != NULL && (tid = next_number(dir)) > 0)
-	{
-		if (tid != pid && (found == 0 || tid < found))
-			found = tid;
-	}
-	if (dir != NULL)
-		closedir(dir);
-	return found;
-}
-
 static pid_t
 thread_named(pid_t pid, const char *name)
 {
@@ -73,7 +57,7 @@ thread_named(pid_t pid, const char *name)
 	pid_t		tid,
 				found = 0;
 
-	while (dir != NULL && found == 0 && (tid = next_number(dir)) > 0)
+	while (dir != NULL && (tid = next_number(dir)) > 0)
 	{
 		char		path[64];
 		char		comm[32] = "";
@@ -83,7 +67,8 @@ thread_named(pid_t pid, const char *name)
 		file = fopen(path, "r");
 		if (file == NULL)
 			continue;			/* it has ended */
-		if (fgets(comm, sizeof(comm), file) != NULL && strncmp(comm, name, strlen(name)) == 0)
+		if (fgets(comm, sizeof(comm), file) != NULL && strncmp(comm, name, strlen(name)) == 0 &&
+			tid != pid && (found == 0 || tid < found))
 			found = tid;
 		fclose(file);
 	}
@@ -92,19 +77,11 @@ thread_named(pid_t pid, const char *name)
 	return found;
 }
 
-static double
-now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return t.tv_sec + t.tv_nsec / 1e9;
-}
-
-/* NULL, or why not */
 static const char *
-stop(pid_t tid)
+stop_thread(pid_t pid, const char *name)
 {
+	pid_t		tid = thread_named(pid, name);
+	struct pollfd end = {.fd = STDIN_FILENO,.events = POLLIN};
 	int			status;
 
 	if (tid == 0)
@@ -112,43 +89,14 @@ stop(pid_t tid)
 	if (ptrace(PTRACE_SEIZE, tid, NULL, NULL) != 0 || ptrace(PTRACE_INTERRUPT, tid, NULL, NULL) != 0 ||
 		waitpid(tid, &status, __WALL) != tid)
 		return errno == EPERM ? "it may not be debugged, or another one does" : strerror(errno);
-	return NULL;
-}
-
-static const char *
-stop_keeper(pid_t pid, double seconds)
-{
-	pid_t		tid = keeper_of(pid);
-	const char *failed = stop(tid);
-	double		until;
-	int			status;
-
-	if (failed != NULL)
-		return failed;
+	puts("stopped");
+	fflush(stdout);
 
 	/*
 	 * A process that is killed, or exits, is gone only when its debugger has been
 	 * told of each thread.
 	 */
-	until = now() + seconds;
-	while (now() < until &&
-		   (waitpid(tid, &status, __WALL | WNOHANG) == 0 || WIFSTOPPED(status)))
-		nanosleep(&(struct timespec) {0, 10 * 1000 * 1000}, NULL);
-	ptrace(PTRACE_DETACH, tid, NULL, NULL);
-	return "done";
-}
-
-static const char *
-stop_thread(pid_t pid, const char *name)
-{
-	pid_t		tid = thread_named(pid, name);
-	const char *failed = stop(tid);
-
-	if (failed != NULL)
-		return failed;
-	puts("stopped");
-	fflush(stdout);
-	while (getchar() != EOF)
+	while (poll(&end, 1, 10) == 0 && (waitpid(tid, &status, __WALL | WNOHANG) == 0 || WIFSTOPPED(status)))
 		;
 	ptrace(PTRACE_DETACH, tid, NULL, NULL);
 	return "done";
@@ -186,9 +134,7 @@ cut_connections(pid_t pid)
 int
 main(int argc, char **argv)
 {
-	if (argc == 4 && strcmp(argv[1], "keeper") == 0)
-		puts(stop_keeper(atoi(argv[2]), atof(argv[3])));
-	else if (argc == 4 && strcmp(argv[1], "thread") == 0)
+	if (argc == 4 && strcmp(argv[1], "thread") == 0)
 		puts(stop_thread(atoi(argv[2]), argv[3]));
 	else if (argc == 3 && strcmp(argv[1], "connections") == 0)
 		puts(cut_connections(atoi(argv[2])));

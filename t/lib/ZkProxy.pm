@@ -751,8 +751,7 @@ my %damage = (
 sub _denied { $_[0] = pack('N', 16) . substr($_[0], 4, 12) . pack 'l>', $_[1]; return; }
 
 # The answer to a multi has its results after 20 bytes: type, done, error in
-# nine bytes; the last has type -1 and is
-# done.
+# nine bytes; the last has type -1 and is done.
 my %of_multi = (
 	short => sub { substr $_[0], -9, 9, ''; },
 	vague => sub { substr $_[0], 20, -9, pack 'l> C l> l>', -1, 0, 0, 0; },

@@ -173,7 +173,7 @@ sub zk_library
 	my ($name, @options) = @_;
 	my $library = PostgreSQL::Test::Utils::tempdir_short() . "/$name";
 	chomp(my $include = `pg_config --includedir-server`);
-	PostgreSQL::Test::Utils::system_or_bail('gcc', '-shared', '-fPIC', "-I$include", '-o', "$library.so", "$FindBin::RealBin/c/$name.c", @options);
+	PostgreSQL::Test::Utils::system_or_bail('gcc', '-shared', '-fPIC', "-I$include", "-I$FindBin::RealBin/../src", '-o', "$library.so", "$FindBin::RealBin/c/$name.c", @options);
 	return $library;
 }
 

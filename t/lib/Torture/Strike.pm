@@ -53,7 +53,7 @@ my %STRIKE = (
 	backend_stop => \&_stop,
 	backend_pause => \&_stop,
 	cancel => sub { my ($pid, undef, $tell) = @_; return _at_once($tell, sub { kill 'INT', $pid }); },
-	keeper_stop => sub { my ($pid, $order, $tell) = @_; return _in_background($tell, sub { _tool('keeper', $pid, $order->{for}) }); },
+	keeper_stop => sub { my ($pid, $order, $tell) = @_; return _in_background($tell, sub { _stop_keeper($pid, $order->{for}) }); },
 	connection_cut => sub { my ($pid, undef, $tell) = @_; return _in_background($tell, sub { _tool('connections', $pid) }); },
 	descriptors => sub {
 		my ($pid, $order, $tell) = @_;
@@ -149,6 +149,16 @@ sub hold_thread
 	return $end if $said eq "stopped\n";
 	$end->();
 	return (undef, $said =~ s/\n//r);
+}
+
+sub _stop_keeper
+{
+	my ($pid, $seconds) = @_;
+	my ($let_go, $why) = hold_thread($pid, '');
+	return $why unless $let_go;
+	sleep $seconds;
+	$let_go->();
+	return 'done';
 }
 
 sub _asleep
