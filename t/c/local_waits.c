@@ -10,12 +10,10 @@
 #include "access/parallel.h"
 #include "fmgr.h"
 #include "funcapi.h"
-#include "portability/instr_time.h"
 #include "storage/lmgr.h"
 #include "storage/lock.h"
 #include "storage/proc.h"
 #include "utils/builtins.h"
-#include "utils/memutils.h"
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"
 
@@ -29,7 +27,6 @@ PG_FUNCTION_INFO_V1(local_waits);
 PG_FUNCTION_INFO_V1(blocks_somebody);
 PG_FUNCTION_INFO_V1(own_tag);
 PG_FUNCTION_INFO_V1(in_worker);
-PG_FUNCTION_INFO_V1(look_cost);
 PG_FUNCTION_INFO_V1(locked);
 
 /* Built with -DLWLockAcquire=counted_acquire, the files under test come by here. */
@@ -102,38 +99,4 @@ Datum
 in_worker(PG_FUNCTION_ARGS)
 {
 	PG_RETURN_BOOL(IsParallelWorker());
-}
-
-/*
- * look_cost(look boolean, times integer): microseconds that zkl_local_waits
- * takes, or zkl_blocks_somebody
- */
-Datum
-look_cost(PG_FUNCTION_ARGS)
-{
-	bool		look = PG_GETARG_BOOL(0);
-	int			times = PG_GETARG_INT32(1);
-	MemoryContext mine = AllocSetContextCreate(CurrentMemoryContext, "look", ALLOCSET_DEFAULT_SIZES);
-	MemoryContext old = MemoryContextSwitchTo(mine);
-	instr_time	begin,
-				end;
-
-	INSTR_TIME_SET_CURRENT(begin);
-	for (int i = 0; i < times; i++)
-	{
-		ZkLocalWait *waits;
-
-		if (look)
-		{
-			zkl_local_waits(&waits, INT_MAX);
-			MemoryContextReset(mine);
-		}
-		else
-			zkl_blocks_somebody();
-	}
-	INSTR_TIME_SET_CURRENT(end);
-	INSTR_TIME_SUBTRACT(end, begin);
-	MemoryContextSwitchTo(old);
-	MemoryContextDelete(mine);
-	PG_RETURN_FLOAT8(INSTR_TIME_GET_DOUBLE(end) * 1e6 / times);
 }
