@@ -5,16 +5,10 @@
 #
 # DEADLOCK_MANY: how many wait for a row in the end (default 40)
 
-use strict;
-use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
-use Test::More;
-
-use Zklock;
+use Tests;
 
 my $many = $ENV{DEADLOCK_MANY} // 40;
 
@@ -261,11 +255,11 @@ all_end();
 # A prepared transaction waits for nobody
 #
 session('p')->value(q{UPDATE t SET n = 1 WHERE id = 2; SELECT advisory(1, true); PREPARE TRANSACTION 'p'});
-session('we')->value('SELECT advisory(1, true)');
-let_wait(a => 'UPDATE t SET n = 1 WHERE id = 2', b => 'SELECT advisory(1, false)', c => 'UPDATE t SET n = 1 WHERE id = 2');
-sees('beside a prepared transaction', 'b>we ExclusiveLock on advisory lock [1,1]');
+session('we')->value(q{UPDATE t SET n = 1 WHERE id = 4; PREPARE TRANSACTION 'ours'; BEGIN; SELECT advisory(1, true)});
+let_wait(a => 'UPDATE t SET n = 1 WHERE id = 2', b => 'SELECT advisory(1, false)', c => 'UPDATE t SET n = 1 WHERE id = 2', d => 'UPDATE t SET n = 1 WHERE id = 4');
+sees('beside a prepared transaction, or one that we have prepared', 'b>we ExclusiveLock on advisory lock [1,1]');
 all_end();
-$admin->value(q{ROLLBACK PREPARED 'p'});
+$admin->value("ROLLBACK PREPARED '$_'") for 'p', 'ours';
 
 #
 # A parallel worker counts as its leader

@@ -21,7 +21,7 @@ use Test::More;
 use Time::HiRes qw(sleep time);
 
 use Model;
-use Queue qw(queue_contender queue_facts);
+use Queue;
 use RandomProgram qw(@PATHS $SESSIONS);
 use Zklock;
 use ZooKeeper;

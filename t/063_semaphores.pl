@@ -2,22 +2,14 @@
 # of requests, however many places and waiters there are; and no waiter is
 # forgotten, whoever leaves, is cut off or stalls, at whatever moment.
 
-use strict;
-use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
 use List::Util qw(uniq);
-use PostgreSQL::Test::Utils;
-use Test::More;
-use Time::HiRes qw(sleep time);
 
 use Child;
 use Cost qw(quiet);
-use Deadline;
-use ZkProxy;
-use Zklock;
-use ZooKeeper;
+use Tests;
 
 # Heartbeats do not disturb the counting.
 my $zk = ZooKeeper->new->start;
@@ -129,12 +121,6 @@ sub have
 	return;
 }
 
-sub quit
-{
-	$_->quit for @_;
-	return;
-}
-
 # ------------------------------------------------------------------------ cost
 
 subtest 'a dozen places' => sub {
@@ -204,63 +190,22 @@ subtest 'a dozen places' => sub {
 	$cost = cost($proxy, sub { is($other->value("SELECT zk_semaphore_acquire('$path', $PLACES, '0')"), 'f', 'one try') });
 	is($cost->{requests}, 0, 'nobody hears of a try');
 
-	# everybody gets a turn
-	while (@waits)
+	# While a number is being changed, it differs.  These come in when the others are through.
+	push @waits, map { stands(one_of_many(), $path, 8) } 1 .. 9;
+	foreach (1 .. 3)
 	{
-		my @next = splice @waits, 0, $PLACES;
-		give(@holds);
-		push @had, @holds;
-		have('all who come next are admitted', \@next, \@waits);
-		@holds = @next;
+		$cost = $release->(1, $holds[0]);
+		cmp_ok($cost->{requests}, '<=', 5, "another number waits: a list of each number, $cost->{names}");
 	}
-	give(@holds);
-	quit($other);
-	push @many, uniq @holds, @had;
-	zk_nothing_left($zk, 'nothing is left');
-};
 
-# While a number is being changed, it differs.  The first waiter of each looks.
-subtest 'numbers that differ' => sub {
-	my $path = '/differ';
-	my $few = one_of_many();
-	my $proxy = $shared;
-	$few->value("SELECT zk_semaphore_acquire('$path', 8)");
-	my @holds = map { one_of_many() } 2 .. 12;
-	$_->value("SELECT zk_semaphore_acquire('$path', 12)") for @holds;
-	my @waits = map { stands(one_of_many(), $path, 12) } 1 .. 9;
-	my @had;
-	foreach my $numbers (1, 2)
-	{
-		foreach (1 .. 3)
-		{
-			my $who = shift @holds;
-			my $next = shift @waits;
-			my $cost = cost($proxy, sub { give($who); is($next->wait->{out}, 't', 'the next is admitted'); });
-			note "$numbers numbers wait: $cost->{names}";
-			cmp_ok($cost->{requests}, '<=', $numbers == 1 ? 4 : 5, '- by no more requests than where all say the same, but a list of each number');
-			ok(!(grep { $_->is_done } @waits), '- and nobody else');
-			push @holds, $next;
-			push @had, $who;
-		}
-		# fewer places: these come in when the others are through
-		push @waits, map { stands(one_of_many(), $path, 8) } 1 .. 9 if $numbers == 1;
-	}
 	# who has it, and it alone, gives it back, until all have had their turn
-	my @queue = ($few, @holds, @waits);
-	my $all = @queue;
-	while (@queue)
+	foreach my $who (@holds, @waits)
 	{
-		my $who = shift @queue;
-		if ($who->{mark})
-		{
-			my $got = $who->wait;
-			is($got->{out}, 't', 'admitted') if $got->{out} ne 't';
-		}
+		is($who->wait->{out}, 't', 'admitted') if $who->{mark};
 		give($who);
-		push @had, $who;
 	}
-	is(scalar(grep { my $s = $_; grep { $_ == $s } @had } $few, @holds), 1 + @holds, 'each has had its turn');
-	push @many, uniq @had;
+	$other->quit;
+	push @many, uniq @holds, @waits, @had;
 	zk_until(sub { $zk->watch_count == 0 }, 'no watch to be left');
 	zk_nothing_left($zk, 'nothing is left');
 };
@@ -303,100 +248,68 @@ sub goes_on
 	return;
 }
 
-my %way = (
-	'a node that somebody deletes' => sub { my ($one, $node) = @_; $client->delete($node); },
-	'a backend that is terminated' => sub { $_[0]{gone} = 1; $admin->value('SELECT pg_terminate_backend(' . $_[0]{s}->pid . ', 30000)'); },
-	'a wait that is canceled' => sub { $admin->value('SELECT pg_cancel_backend(' . $_[0]{s}->pid . ')'); },
-	'a connection that breaks' => sub { $_[0]{proxy}->drop; });
+sub terminate { my ($one) = @_; $one->{gone} = 1; $admin->value('SELECT pg_terminate_backend(' . $one->{s}->pid . ', 30000)'); return; }
 
-foreach my $way (sort keys %way)
-{
-	subtest $way => sub {
-		foreach my $rank (0, 2, 3, 4, 7)
-		{
-			my $holds = $rank < $PLACES;
-			next if $holds && $way =~ /cancel/;
-			my ($path, @all) = crowd(5);
-			my @s = map { $_->{s} } @all;
-			$_->{proxy}->clear_log for @all;
-			$way{$way}->($all[$rank], (queue($path))[$rank]);
-			my @left = @s[ grep { $_ != $rank } 0 .. 7 ];
-			if ($way =~ /breaks/)
-			{
-				zk_until(sub { $all[$rank]{proxy}->count('connect') > 0 }, 'it connects again');
-				@left = @s;
-			}
-			elsif ($way =~ /deletes/ && !$holds)
-			{
-				zk_until(sub { queue($path) == 8 }, 'it queues again, behind all others');
-				zk_wait_queued($zk, @s[ $PLACES .. 7 ]);
-				push @left, $s[$rank];
-			}
-			else
-			{
-				zk_until(sub { queue($path) == 7 }, 'its node is gone');
-				have("rank $rank: " . ($holds ? 'who is next comes in' : 'nobody comes in'), [ $holds ? $s[$PLACES] : () ], [ @left[ $PLACES .. 6 ] ]);
-				if ($holds) { $s[$rank]->query('SELECT zk_unlock_all()') unless $all[$rank]{gone}; }
-				else { $s[$rank]->wait; }
-			}
-			goes_on("rank $rank", [ @left[ 0 .. $PLACES - 1 ] ], [ @left[ $PLACES .. $#left ] ]);
-			put_back(@all);
-		}
-		zk_nothing_left($zk, 'nothing is left');
-	};
-}
-
-# Whatever happens at the same time, those in front have their places, and nobody
-# else, once that has settled.
+# Whatever happens at the same time, to whomever, those in front have their places, and
+# nobody else, once that has settled.  Half of them ask for the same number.
 subtest 'numbers that differ, and all that can happen' => sub {
 	my $path = '/any';
 	my @idle = map { session(session_timeout => '120s') } 1 .. 10;
 	$idle[0]{s}->value("SELECT zk_semaphore_acquire('$path', 2), zk_unlock_all()");
 	my (@queue, %did);
-	my $enter = sub {
-		my $one = shift @idle;
-		$one->{places} = 1 + int rand 4;
-		$one->{holds} = 0;
-		stands_or_has($one->{s}, $path, $one->{places});
-		push @queue, $one;
-	};
+	# Each with one of the queue; true if that is not to be done.  Those that go are collected.
+	my $gone;
+	my $goes = sub { push @$gone, @_; return; };
+	my %do;
+	%do = (
+		release => sub { my ($one) = @_; $one->{holds} or return 1; $one->{s}->query('SELECT zk_unlock_all()'); return $goes->($one); },
+		cancel => sub {
+			my ($one) = @_;
+			return 1 if $one->{holds};
+			my $got = $one->{s}->cancel($admin);
+			$one->{s}->query('SELECT zk_unlock_all()') if $got->{out} eq 't';    # it was too late for it
+			return $goes->($one);
+		},
+		terminate => sub { my ($one) = @_; terminate($one); return $goes->($one); },
+		drop => sub { my ($one) = @_; $one->{proxy}->drop; return; },
+		# by hand: what it has is lost, or it queues again behind all others
+		delete => sub {
+			my ($one) = @_;
+			my $node = sub { return $admin->value("SELECT node FROM zk_lock_queue('$path') WHERE pid = " . $one->{s}->pid) };
+			my $before = $node->();
+			$client->delete("/zklock$path/$before");
+			zk_until(sub { $one->{s}->is_done || $node->() !~ /^(?:\Q$before\E)?$/ }, 'it to queue again');
+			if ($one->{s}->is_done)
+			{
+				$one->{s}->wait if $one->{s}{mark};    # it has had its turn just before
+				$one->{s}->query('SELECT zk_unlock_all()');
+				return $goes->($one);
+			}
+			@queue = ((grep { $_ != $one } @queue), $one);
+			return;
+		});
 	my $began = time;
-	my $all_happened = sub { return !grep { !$did{$_} } qw(release terminate cancel drop) };
+	my $all_happened = sub { return !grep { !$did{$_} } keys %do };
 	my $enough = sub { return time - $began > 6 && ($all_happened->() || time - $began > $TIMEOUT) };
 	while (!$enough->() || @queue)
 	{
-		my @gone;
+		$gone = [];
 		foreach (0 .. int rand 3)
 		{
-			my $what = $enough->() ? 'release' : (qw(enter enter enter release release cancel terminate drop))[ rand 8 ];
-			if ($what eq 'enter') { $enter->() if @idle; }
-			elsif (@queue)
+			my $what = $enough->() ? 'release' : ('enter', 'enter', 'enter', 'release', sort keys %do)[ rand 9 ];
+			if ($what eq 'enter')
 			{
-				my $who = $queue[ rand @queue ];
-				next if grep { $_ == $who } @gone;
-				if ($what eq 'drop') { $who->{proxy}->drop; }
-				elsif ($what eq 'terminate')
-				{
-					$way{'a backend that is terminated'}->($who);
-					push @gone, $who;
-				}
-				elsif ($what eq 'cancel' && !$who->{holds})
-				{
-					$way{'a wait that is canceled'}->($who);
-					my $got = $who->{s}->wait;
-					$who->{s}->query('SELECT zk_unlock_all()') if $got->{out} eq 't';    # it was too late for it
-					push @gone, $who;
-				}
-				elsif ($what eq 'release' && $who->{holds})
-				{
-					$who->{s}->query('SELECT zk_unlock_all()');
-					push @gone, $who;
-				}
-				else { next; }
+				my $one = shift @idle or next;
+				@$one{qw(places holds)} = (rand() < 0.5 ? 3 : 1 + int rand 4, 0);
+				stands_or_has($one->{s}, $path, $one->{places});
+				push @queue, $one;
+				next;
 			}
-			$did{$what}++;
+			my $one = $queue[ rand @queue ];
+			next if !$one || grep { $_ == $one } @$gone;
+			$do{$what}->($one) or $did{$what}++;
 		}
-		foreach my $one (@gone)
+		foreach my $one (@$gone)
 		{
 			@queue = grep { $_ != $one } @queue;
 			if ($one->{gone}) { $one->{s}->wait if $one->{s}{mark}; $one->{s}->quit; push @idle, session(session_timeout => '120s'); }
@@ -447,7 +360,7 @@ subtest 'at each moment of a turn' => sub {
 					if ($then eq 'goes on') { $proxy->release; }
 					else
 					{
-						$way{'a backend that is terminated'}->($all[3]);
+						terminate($all[3]);
 						$proxy->release;
 						zk_until(sub { queue($path) == 4 }, 'its node is gone');
 					}
@@ -552,7 +465,6 @@ subtest 'directories that are watched no longer' => sub {
 	zk_until(sub { $zk->watch_count - $on_nodes->() <= 10 }, 'most of the directories to be watched no longer');
 	pass('most of the directories are watched no longer');
 	is($s->value('SELECT zk_unlock_all()'), scalar @path, 'given back');
-	$_->quit for $s, @holders;
 };
 
 # ------------------------------------------------------------------- timeouts
@@ -571,17 +483,12 @@ subtest 'a timeout in a busy directory' => sub {
 		my $result = $waiter->{s}->query("SELECT zk_semaphore_acquire('$path', $PLACES, '$ms ms')");
 		is($result->{out} . $result->{state}, 'f', "$ms ms: false, and no error");
 	}
-	$way{'a wait that is canceled'}->($busy);
-	$busy->{s}->wait;
+	$busy->{s}->cancel($admin);
 	give(@s);
 	put_back(@all, $busy, $waiter);
 	zk_nothing_left($zk, 'nothing is left');
 };
 
-quit($admin, @many, map { $_->{s} } map { @$_ } values %idle);
+$_->quit for $admin, @many, map { $_->{s} } map { @$_ } values %idle;
 $client->close;
-zk_nothing_left($zk, 'nothing is left in ZooKeeper', sessions => 0);
-$node->stop;
-zk_no_crash($node);
-
-done_testing();
+zk_end($zk, $node);

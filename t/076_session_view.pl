@@ -1,25 +1,15 @@
-# zk_session and zk_locks: each state, and each counter, at the moment when it
-# should change and at no other.  The counters are compared with what a proxy
-# has seen.
+# zk_session: each state, and each counter, at the moment when it should change and at
+# no other.  The counters are compared with what a proxy has seen.  (What zk_locks shows of
+# each kind: sql/queue, and t/074.)
 #
 # And zklock.idle_timeout: a ZooKeeper session that holds and awaits nothing is closed,
 # with its thread and its descriptors, while its backend does nothing; and the next
 # call opens another.
 
-use strict;
-use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
-use Test::More;
-use Time::HiRes qw(time);
-
-use Deadline;
-use ZkProxy;
-use Zklock;
-use ZooKeeper;
+use Tests;
 
 my $zk = ZooKeeper->new->start;
 # heartbeats, which come every quarter of this, do not disturb the counting, nor do looks
@@ -36,8 +26,7 @@ sub idle_session { return zk_session_with($node, session_timeout => '10s', @_); 
 # Threads and descriptors of a backend that has no session
 my $bare = zk_session($node);
 $bare->value("SELECT zk_lock_token('/a')");
-my ($THREADS) = scalar zk_threads($bare->pid);
-is($THREADS, 1, 'one thread without a session');
+is(zk_threads($bare->pid), 1, 'one thread without a session');
 
 sub is_gone
 {
@@ -97,7 +86,6 @@ subtest 'one that has something is not' => sub {
 	$open->value('ROLLBACK');
 	zk_until(sub { $zk->sessions == 1 }, 'all but the holder to be closed');
 	is($holder[3]->value('SELECT state FROM zk_locks'), 'held', 'the holder still has it');
-	$_->quit for @holder, $open;
 };
 
 subtest 'the setting' => sub {
@@ -135,7 +123,6 @@ subtest 'a release that is not answered yet' => sub {
 	zk_until(sub { zk_threads($s->pid) == 1 }, 'the thread to end');
 	is(scalar(grep { /^delete / } $proxy->requests), 1, 'it was sent once');
 	$proxy->reset;
-	$s->quit;
 };
 
 subtest 'ZooKeeper is away' => sub {
@@ -180,7 +167,6 @@ subtest 'races' => sub {
 	}
 	is($_->wait->{err}, '', 'no error, and no WARNING') for @s;
 	is($_->value('SELECT losses FROM zk_session'), 0, 'and no loss') for @s;
-	$_->quit for @s;
 };
 
 $bare->quit;
@@ -217,12 +203,12 @@ sub moves
 	my %before = counters($s);
 	$proxy->clear_log;
 	$code->();
-	my $seen = grep { $_->[1] eq '>' && $_->[2] !~ /^(?:connect|close|ping|auth)$/ } $proxy->log;
+	my $seen_by = sub { return scalar grep { $_->[1] eq '>' && $_->[2] !~ /^(?:connect|close|ping|auth)$/ } $proxy->log };
+	my $seen = $seen_by->();
 	my %now = counters($s);
-	my $again = grep { $_->[1] eq '>' && $_->[2] !~ /^(?:connect|close|ping|auth)$/ } $proxy->log;
-	my $moved = join ', ', map { "$_ " . ($now{$_} - $before{$_}) } grep { $now{$_} != $before{$_} } @COUNTERS;
+	my $again = $seen_by->();
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	is($moved, $expected, $name);
+	is(moved($s, %before), $expected, $name);
 	my $requests = $now{requests} - $before{requests};
 	ok($seen <= $requests && $requests <= $again, "- requests: $requests, as the proxy has seen ($seen to $again)");
 	return $requests;
@@ -312,27 +298,25 @@ subtest 'requests, waits, timeouts' => sub {
 	$_->quit for $s, $holder;
 };
 
+# (What is suspect, and lost, meanwhile: t/089)
 subtest 'states' => sub {
 	my $proxy = ZkProxy->new($zk);
 	# a third of this is between the silence and the loss
-	my $s = zk_session($node, options => '-c zklock.session_timeout=12s -c zklock.hosts=' . $proxy->hosts);
+	my $s = zk_session_with($node, session_timeout => '12s', hosts => $proxy);
 	is($s->value('SELECT * FROM zk_session'), 'none|||||' . '|0' x 8, 'none, before the first lock');
 
 	$proxy->blackhole;
 	is($s->query(q{SET zklock.connect_timeout = '500ms'; SELECT zk_lock('/s')})->{state}, '58000', 'no server answers');
 	$s->value('RESET zklock.connect_timeout');
-	my @row = split /\|/, $s->value('SELECT state, session_id, session_timeout, last_heard, waits, timeouts, reconnections, losses FROM zk_session');
-	like($row[0], qr/^(?:connecting|none)$/, 'connecting, or none if that was given up');
-	note "state $row[0]";
-	is(join('|', @row[ 1 .. 7 ]), '|||0|0|0|0', '- with no session, and nothing counted');
+	like($s->value('SELECT state, session_id, session_timeout, last_heard, waits, timeouts, reconnections, losses FROM zk_session'),
+		qr/^(?:connecting|none)\|{4}0\|0\|0\|0$/, 'connecting, or none if that was given up, with no session, and nothing counted');
 
 	$proxy->pass;
 	is($s->value(q{SELECT zk_lock('/s')}), 't', 'it answers');
-	my %first;
-	@first{qw(state id server timeout)} = split /\|/, $s->value('SELECT state, session_id, server, session_timeout FROM zk_session');
-	is("$first{state} $first{server} $first{timeout}", 'connected ' . $proxy->hosts . ' 00:00:12', 'connected: to whom, with what timeout');
+	my ($id, $shown) = split /\|/, $s->value('SELECT session_id, state, server, session_timeout FROM zk_session'), 2;
+	is($shown, 'connected|' . $proxy->hosts . '|00:00:12', 'connected: to whom, with what timeout');
 	my %session = $zk->ephemerals;
-	is(join(' ', grep { /^\Q$first{id}\E$/ } keys %session), $first{id}, 'and the id is that of its nodes in ZooKeeper');
+	ok($session{$id}, 'and the id is that of its nodes in ZooKeeper');
 
 	# last_heard follows the heartbeats, whatever the backend does
 	my $heard = sub { return $s->value('SELECT extract(epoch FROM last_heard) FROM zk_session'); };
@@ -343,47 +327,40 @@ subtest 'states' => sub {
 	in_time($admin->value('SELECT extract(epoch FROM clock_timestamp())') - $heard->(), 6, 'and is not long ago');
 	my %after;
 	zk_until(sub { %after = counters($s); $after{requests} > $counters{requests} }, 'its request');
-	pass('heartbeats are requests');
-	is(moved($s, %counters), '', 'and count nowhere else');
+	is(moved($s, %counters), '', 'heartbeats are requests, and count nowhere else');
 
 	# cut off, and back
 	foreach my $time (1 .. 2)
 	{
 		$proxy->cut_off;
-		zk_until(sub { state_of($s) eq 'suspended' }, 'cut off');
-		is($s->value('SELECT state FROM zk_locks'), 'suspect', 'suspended: the lock is suspect');
-		is($s->query(q{SET zklock.operation_timeout = '200ms'; SELECT zk_lock_held('/s')})->{state}, '58030', '- and nobody can tell');
+		zk_wait_session($s, 'suspended');
+		is($s->query(q{SET zklock.operation_timeout = '200ms'; SELECT zk_lock_held('/s')})->{state}, '58030', 'suspended: nobody can tell');
 		$s->value('RESET zklock.operation_timeout');
 		is(moved($s, %counters), $time > 1 ? 'reconnections ' . ($time - 1) : '', '- nothing has been counted yet');
-		is($s->value('SELECT session_id FROM zk_session'), $first{id}, '- it may still live');
 		$before = $heard->();
 		$proxy->pass;
-		zk_until(sub { state_of($s) eq 'connected' }, 'back');
+		zk_wait_session($s, 'connected');
 		is(moved($s, %counters), "reconnections $time", "connected again: reconnections $time");
 		cmp_ok($heard->(), '>', $before, '- and heard of');
-		is($s->value('SELECT session_id FROM zk_session'), $first{id}, '- the same session');
-		is($s->value(q{SELECT zk_lock_held('/s')}), 't', '- the lock is held');
+		is($s->value(q{SELECT session_id, zk_lock_held('/s') FROM zk_session}), "$id|t", '- the same session, and the lock is held');
 	}
 
 	# nothing is counted for sessions that have lost nothing: what they do while
 	# cut off.  (One that was answered nothing since it is back is over with its locks.)
 	is($s->value(q{SELECT count(*) FROM zk_lock_queue('/s')}), 1, 'it is answered');
 	$proxy->blackhole;
-	zk_until(sub { state_of($s) eq 'suspended' }, 'a silence that is too long');
-	$before = $heard->();
-	is($s->value('SELECT state FROM zk_locks'), 'suspect', 'silence: suspended');
-	is(moved($s, %counters), 'reconnections 2', '- that counts nothing');
+	zk_wait_session($s, 'suspended');
+	is(moved($s, %counters), 'reconnections 2', 'a silence that is too long counts nothing');
 	my %last = counters($s);
 	zk_wait_hold($s, 'lost');
 	is($s->value(q{SELECT zk_lock_held('/s')}), 'f', 'lost: not held');
 	is(state_of($s), 'suspended', 'the lock is lost, and nobody knows whether the session lives');
-	zk_until(sub { !grep { $_ eq $first{id} } $zk->sessions }, 'ZooKeeper to end it');
-	is(moved($s, %counters), 'reconnections 2, losses 1', '- losses 1');
-	is(moved($s, %counters), 'reconnections 2, losses 1', '- once, however often one looks');
+	zk_until(sub { !grep { $_ eq $id } $zk->sessions }, 'ZooKeeper to end it');
+	is(moved($s, %counters), 'reconnections 2, losses 1', '- losses 1, however often one looks') for 1, 2;
 	$proxy->pass;
 	is($s->query(q{SELECT zk_lock('/s')})->{state}, '55000', 'it cannot be locked again');
 	is($s->value(q{SELECT zk_lock('/s/another')}), 't', 'another can');
-	isnt($s->value('SELECT session_id FROM zk_session'), $first{id}, '- in another session');
+	isnt($s->value('SELECT session_id FROM zk_session'), $id, '- in another session');
 	is(state_of($s), 'connected', '- that is connected');
 	is(moved($s, %counters), 'reconnections 2, losses 1', '- which counts nothing');
 	%after = counters($s);
@@ -402,14 +379,18 @@ subtest 'states' => sub {
 # Lost while idle, and while a call waits
 subtest 'losses' => sub {
 	my $proxy = ZkProxy->new($zk);
-	my $s = zk_session($node, options => '-c zklock.session_timeout=20s -c zklock.hosts=' . $proxy->hosts);
+	my $s = zk_session_with($node, session_timeout => '20s', hosts => $proxy);
+	my $lose = sub {
+		my ($id) = @_;
+		$proxy->cut_off;
+		$zk->end_session($id);
+		$proxy->pass;
+	};
+	my $id = sub { return $s->value('SELECT session_id FROM zk_session') };
 	$s->value(q{SELECT zk_lock('/l')});
 	foreach my $n (1 .. 2)
 	{
-		my ($mine) = $s->value('SELECT session_id FROM zk_session');
-		$proxy->cut_off;
-		$zk->end_session($mine);
-		$proxy->pass;
+		$lose->($id->());
 		zk_wait_hold($s, 'lost');
 		$s->query(q{SELECT zk_unlock('/l')});
 		is($s->value(q{SELECT zk_lock('/l')}), 't', 'locked anew');
@@ -417,60 +398,23 @@ subtest 'losses' => sub {
 	}
 	# a session that holds nothing can be lost, too
 	$s->value(q{SELECT zk_unlock('/l')});
-	my ($mine) = $s->value('SELECT session_id FROM zk_session');
-	$proxy->cut_off;
-	$zk->end_session($mine);
-	$proxy->pass;
+	$lose->($id->());
 	zk_until(sub { $s->value('SELECT losses FROM zk_session') eq '3' }, 'a loss without locks');
-	pass('one that held nothing');
 
 	# that of a waiter
-	$other->contend('/zklock/l');
+	my $foreign = $other->contend('/zklock/l');
 	my %before = counters($s);
 	$s->send(q{SELECT zk_lock('/l', '1min')});
-	zk_until(sub { contenders('/l') == 2 }, 'it to wait');
-	my ($name) = grep { !/other/ } $other->children('/zklock/l');
-	($mine) = grep { my %e = $zk->ephemerals; grep { /\Q$name\E/ } @{ $e{$_} } } keys %{ { $zk->ephemerals } };
-	$proxy->cut_off;
-	$zk->end_session($mine);
-	$proxy->pass;
+	zk_wait_queued($zk, $s);
+	my %of = $zk->ephemerals;
+	$lose->(grep { $_ ne $other->session_id && grep { m{^/zklock/l/} } @{ $of{$_} } } keys %of);
 	zk_until(sub { contenders('/l') == 2 }, 'it to queue again');
-	$other->delete("/zklock/l/$_") for grep { /other/ } $other->children('/zklock/l');
+	$other->delete($foreign);
 	is($s->wait->{out}, 't', 'a call that lost its session while it waited goes on');
 	is(moved($s, %before), 'waits 1, losses 1', '- a wait and a loss');
 	$s->quit;
 };
 
-# What zk_locks shows for every kind, compared with ZooKeeper
-subtest 'zk_locks' => sub {
-	my $s = zk_session($node);
-	my $before = time;
-	$s->value(q{SELECT zk_lock('/k/x'), zk_lock_shared('/k/s'), zk_semaphore_acquire('/k/p', 2), zk_lock_many('{/k/a,/k/b}')});
-	$s->value(q{BEGIN; SELECT zk_xact_lock('/k/x'), zk_xact_lock_shared('/k/s'), zk_xact_semaphore_acquire('/k/p', 2), zk_lock('/k/x')});
-	my @rows = split /\n/, $s->value(q{SELECT path, mode, scope, count, state, token, node, extract(epoch FROM acquired_at) FROM zk_locks
-		ORDER BY path COLLATE "C", scope});
-	is(join(' ', map { join ',', (split /\|/)[ 0 .. 4 ] } @rows), join(' ',
-			'/k/a,exclusive,session,1,held', '/k/b,exclusive,session,1,held',
-			'/k/p,semaphore,session,1,held', '/k/p,semaphore,transaction,1,held',
-			'/k/s,shared,session,1,held', '/k/s,shared,transaction,1,held',
-			'/k/x,exclusive,session,2,held', '/k/x,exclusive,transaction,1,held'), 'a row for each lock and scope');
-	foreach (@rows)
-	{
-		my ($path, $token, $name, $since) = (split /\|/)[ 0, 5, 6, 7 ];
-		my $stat = $other->exists("/zklock$path/$name");
-		is($stat && $stat->{czxid}, $token, "$path: its node and its token are ZooKeeper's");
-		ok($since >= $before - 1 && $since <= time + 1, "$path: since when");
-	}
-	$s->value('COMMIT');
-	is($s->value('SELECT count(*) FROM zk_locks'), 5, 'those of the transaction go with it');
-	is($admin->value('SELECT count(*) FROM zk_locks'), 0, 'nobody else sees them');
-	$s->quit;
-};
-
 $admin->quit;
 $other->close;
-zk_no_crash($node);
-$node->stop;
-zk_nothing_left($zk, 'nothing is left in ZooKeeper', sessions => 0);
-
-done_testing();
+zk_end($zk, $node);

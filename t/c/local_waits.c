@@ -10,6 +10,8 @@
 #include "access/parallel.h"
 #include "fmgr.h"
 #include "funcapi.h"
+#include "storage/lmgr.h"
+#include "storage/lock.h"
 #include "storage/proc.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
