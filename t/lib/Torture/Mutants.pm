@@ -477,6 +477,12 @@ our @MUTANTS = (
 		test => [ '025_commit_guard', 'what was rolled back to a savepoint, or given back in time, does not count' ]
 	},
 	{
+		name => 'ticket_of_another_session',
+		what => 'COMMIT does not wait for its releases if there were others in an earlier session',
+		edits => [ [ 'lock/transaction/xact.c', ' || ticket < ', ' || ticket > ' ] ],
+		test => [ '023_end_of_transaction', 'COMMIT waits for what it releases, whatever was released in an earlier session' ]
+	},
+	{
 		name => 'shown_without_lease',
 		what => 'zk_server_locks shows as held what a stopped backend had in a session that is over',
 		edits => [ [ 'backend/slots.c', 'info->session_id == 0 || zks_now() > zks_lease_ends(info);', 'info->session_id == 0;' ] ],
