@@ -97,6 +97,20 @@ subtest 'what another session asks of it ends the waiting' => sub {
 	}
 };
 
+# Each ZooKeeper session numbers its releases from 1
+subtest 'COMMIT waits for what it releases, whatever was released in an earlier session' => sub {
+	my $session = zk_session_with($node, commit_guard => 'off', release_timeout => '1s');
+	$session->value(q{BEGIN; SELECT zk_xact_lock('/two'); COMMIT; BEGIN; SAVEPOINT s; SELECT zk_xact_lock('/two'); ROLLBACK TO s});
+	my $earlier = $session->value('SELECT session_id FROM zk_session');
+	$session->value(q{SET zklock.session_timeout = '20s'; SELECT zk_xact_lock('/two')});
+	isnt($session->value('SELECT session_id FROM zk_session'), $earlier, 'another session');
+	$proxy->hold([ 'delete', 'multi' ]);
+	cmp_ok($session->query('COMMIT')->{seconds}, '>', 0.95, 'COMMIT waits');
+	$proxy->release;
+	zk_until(sub { nodes('/two') == 0 }, 'the release');
+	$session->quit;
+};
+
 # --------------------------------------------------------- end of a backend
 
 # What ends a backend; each returns when that happened.

@@ -365,15 +365,25 @@ subtest 'what was rolled back to a savepoint, or given back in time, does not co
 			[ 'zk_semaphore_acquire', 'zk_semaphore_release', ', 1' ])
 		{
 			my ($take, $give, $permits) = @$_;
-			$session->value(qq{BEGIN; INSERT INTO t VALUES ('back'); SELECT $take('/back'$permits)});
-			delete_by_hand('/back');
-			is_given_back_lost($session, $give, '/back');
-			zk_is_lost($session->query('COMMIT'), '/back', "$guard, $give: deleted a moment before it");
+			foreach my $again ('', "SAVEPOINT s; SELECT $take('/back'$permits); RELEASE s;")
+			{
+				$session->value(qq{BEGIN; INSERT INTO t VALUES ('back'); SELECT $take('/back'$permits)});
+				delete_by_hand('/back');
+				is_given_back_lost($session, $give, '/back');
+				zk_is_lost($session->query("$again COMMIT"), '/back', "$guard, $give: deleted a moment before it. $again");
+			}
 			is($session->query(qq{BEGIN; INSERT INTO t VALUES ('in time'); SELECT $take('/back'$permits), $give('/back'); COMMIT})->{state},
 				'', "$guard, $give: held until it was given back");
 		}
 	}
 	is(rows('back') . rows('in time'), '06', 'the one was not committed, the other was');
+
+	# as a reader under a writer's node, which alone learns of the loss
+	$session->value(q{SELECT zk_lock('/back')});
+	$session->value(q{BEGIN; INSERT INTO t VALUES ('back'); SELECT zk_lock_shared('/back'), zk_unlock_shared('/back')});
+	delete_by_hand('/back');
+	is_given_back_lost($session, 'zk_unlock', '/back');
+	zk_is_lost($session->query('COMMIT'), '/back', 'a reader that was given back before the writer');
 	$session->quit;
 
 	# One of two holds is released while the lock is certainly held.  What

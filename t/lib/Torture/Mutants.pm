@@ -465,6 +465,24 @@ our @MUTANTS = (
 		test => [ '025_commit_guard', 'what was rolled back to a savepoint, or given back in time, does not count' ]
 	},
 	{
+		name => 'loss_forgotten_in_savepoint',
+		what => 'nor on one that was lost before that, if it has taken it again since, in a subtransaction',
+		edits => [ [ 'lock/transaction/xact.c', "\t\tif (other->loss == ZK_NOT_LOST)\n\t\t\tother->loss = hold->loss;\n", "\t\tother->loss = hold->loss;\n" ] ],
+		test => [ '025_commit_guard', 'what was rolled back to a savepoint, or given back in time, does not count' ]
+	},
+	{
+		name => 'loss_forgotten_by_reader',
+		what => 'nor on one that relied on the node of a writer, and was given back before that one',
+		edits => [ [ 'lock/transaction/release.c', "\tif (ending->node != NULL && twin != NULL && twin->grant.node == NULL)\n\t\ttell_holds(ending, twin);\n", "\t(void) twin;\n" ] ],
+		test => [ '025_commit_guard', 'what was rolled back to a savepoint, or given back in time, does not count' ]
+	},
+	{
+		name => 'ticket_of_another_session',
+		what => 'COMMIT does not wait for its releases if there were others in an earlier session',
+		edits => [ [ 'lock/transaction/xact.c', ' || ticket < ', ' || ticket > ' ] ],
+		test => [ '023_end_of_transaction', 'COMMIT waits for what it releases, whatever was released in an earlier session' ]
+	},
+	{
 		name => 'shown_without_lease',
 		what => 'zk_server_locks shows as held what a stopped backend had in a session that is over',
 		edits => [ [ 'backend/slots.c', 'info->session_id == 0 || zks_now() > zks_lease_ends(info);', 'info->session_id == 0;' ] ],
