@@ -2,8 +2,9 @@
 # leader is killed, then a follower, then a majority.  Nobody loses a lock,
 # nobody is passed over, everybody continues without help, and as who he was.
 #
-# And a session that has as many nodes as it may have: what is sent at once when it
-# reconnects or ends, and from server to server, is as large as it gets.
+# And, with three servers and with one, a session that has as many nodes as it may have:
+# what is sent at once when it reconnects or ends, and from server to server, is as large
+# as it gets.
 #
 # And locks that are lost without their holder being told: a follower cut from its leader, a
 # leader without followers, an ensemble that was down, a backend that was stopped.
@@ -217,19 +218,19 @@ sub last_path { my ($more) = @_; return '/l/' . 'l' x ($MOST - ($FULL - 1) * (96
 
 sub refused_at_once
 {
-	my ($s, $call, $bytes) = @_;
-	my $before = $zk->zxid;
+	my ($servers, $s, $call, $bytes) = @_;
+	my $before = $servers->zxid;
 	my $r = $s->query("SELECT $call");
 	is($r->{state}, '53400', "$call: 53400" =~ s/(.)\1{9,}/$1.../r);
 	like($r->{err}, qr/would have $bytes bytes; the maximum is $MOST\./, '- which says how many bytes');
-	is($zk->zxid, $before, '- and nothing was written');
+	is($servers->zxid, $before, '- and nothing was written');
 	return;
 }
 
 sub bytes_of
 {
-	my ($s) = @_;
-	my %nodes = $zk->ephemerals;
+	my ($servers, $s) = @_;
+	my %nodes = $servers->ephemerals;
 	my $bytes = 0;
 	$bytes += 4 + length for @{ $nodes{ $s->value('SELECT session_id FROM zk_session') } };
 	return $bytes;
@@ -238,109 +239,113 @@ sub bytes_of
 # A server that starts reads its record of how sessions ended
 sub start_again
 {
-	my ($what) = @_;
+	my ($servers, $what) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	zk_until(sub { $zk->ephemerals_count == 0 }, "$what: it to be over");
-	$_->kill9 for $zk->nodes;
-	$zk->start;
-	is(scalar(() = map { $_->sessions } $zk->nodes), 0, "$what: all servers start again");
+	zk_until(sub { $servers->ephemerals_count == 0 }, "$what: it to be over");
+	$_->kill9 for $servers->nodes;
+	$servers->start;
+	is(scalar(() = map { $_->sessions } $servers->nodes), 0, "$what: all servers start again");
 	return;
 }
 
 my $new = sub { my ($of, $hosts) = @_; return zk_session_with($of, hosts => $hosts, root => $ROOT); };
-subtest 'as many nodes as there may be' => sub {
-	my $admin = zk_session($node[0]);
-	my $proxy = ZkProxy->new(($zk->nodes)[0]);
-	my ($s, $other) = ($new->($node[0], $proxy), $new->($node[1], $zk));
-	nearly_fill($s, '');
+foreach my $servers ($zk, ZooKeeper->new->start)
+{
+	my $n = () = $servers->nodes;
+	subtest "as many nodes as there may be, servers: $n" => sub {
+		my $admin = zk_session($node[0]);
+		my $proxy = ZkProxy->new(($servers->nodes)[0]);
+		my ($s, $other) = ($new->($node[0], $proxy), $new->($node[1], $servers));
+		nearly_fill($s, '');
 
-	# what a call that was canceled has left there is waited for
-	$proxy->hold('create2');
-	$s->send("SELECT zk_lock('@{[ last_path() ]}')");
-	$proxy->wait_held;
-	is($s->cancel($admin)->{state}, '57014', 'canceled');
-	$s->send("SELECT zk_lock('@{[ last_path() ]}'), zk_unlock('@{[ last_path() ]}')");
-	zk_until(sub { $s->is_done || zk_waits($admin, $s->pid) }, 'the next call to wait');
-	$proxy->release;
-	is($s->wait->{out}, 't|t', 'the next call has room');
+		# what a call that was canceled has left there is waited for
+		$proxy->hold('create2');
+		$s->send("SELECT zk_lock('@{[ last_path() ]}')");
+		$proxy->wait_held;
+		is($s->cancel($admin)->{state}, '57014', 'canceled');
+		$s->send("SELECT zk_lock('@{[ last_path() ]}'), zk_unlock('@{[ last_path() ]}')");
+		zk_until(sub { $s->is_done || zk_waits($admin, $s->pid) }, 'the next call to wait');
+		$proxy->release;
+		is($s->wait->{out}, 't|t', 'the next call has room');
 
-	$other->value("SELECT zk_lock('@{[ last_path() ]}')");
-	refused_at_once($s, "zk_lock('@{[ last_path(1) ]}')", $MOST + 1);
-	refused_at_once($s, "zk_try_lock('@{[ last_path(1) ]}')", $MOST + 1);
-	refused_at_once($s, "zk_lock_many(ARRAY['/1', '@{[ last_path() ]}'])", $MOST + 2 + $MORE);
+		$other->value("SELECT zk_lock('@{[ last_path() ]}')");
+		refused_at_once($servers, $s, "zk_lock('@{[ last_path(1) ]}')", $MOST + 1);
+		refused_at_once($servers, $s, "zk_try_lock('@{[ last_path(1) ]}')", $MOST + 1);
+		refused_at_once($servers, $s, "zk_lock_many(ARRAY['/1', '@{[ last_path() ]}'])", $MOST + 2 + $MORE);
 
-	# a wait has its own node, and watches others
-	$s->send("SET deadlock_timeout = '10ms'; SELECT zk_lock('@{[ last_path() ]}')");
-	zk_until(sub { eval { $zk->children("$ROOT/__zklock_waits__") == 1 } }, 'it waits, and has published that');
-	zk_until(sub { ($zk->nodes)[0]->watch_count > $FULL }, 'all is watched');
-	$proxy->clear_log;
-	$proxy->drop;
-	$proxy->wait_for('setWatches');
-	cmp_ok(($proxy->bytes)[0], '>', $MOST, 'cut off, it connects again with all watches');
-	$other->quit;
-	is($s->wait->{out}, 't', 'the wait goes on');
-	zk_until(sub { $s->value(q{SELECT count(*) FILTER (WHERE state = 'held') FROM zk_locks}) == $FULL }, 'all are held');
-	is($s->value('SELECT reconnections, losses FROM zk_session'), '1|0', 'with the same session');
-	is(bytes_of($s), $MOST, 'not a byte is left');
-	is($s->value("SELECT zk_lock('@{[ last_path() ]}'), zk_unlock('@{[ last_path() ]}')"), 't|t', 'to take one again needs none');
-	is($s->query("SELECT $_")->{state}, '53400', "$_: 53400")
-	  foreach q{zk_xact_lock_shared('/1')}, q{zk_semaphore_acquire('/1', 2)}, q{set_config('zklock.node_style', 'single', false), zk_lock('/1')};
-	is($s->value('RESET zklock.node_style; SELECT zk_unlock_all()'), $FULL, 'all are given back');
-	zk_until(sub { $zk->ephemerals_count == 0 }, '- and gone');
+		# a wait has its own node, and watches others
+		$s->send("SET deadlock_timeout = '10ms'; SELECT zk_lock('@{[ last_path() ]}')");
+		zk_until(sub { eval { $servers->children("$ROOT/__zklock_waits__") == 1 } }, 'it waits, and has published that');
+		zk_until(sub { ($servers->nodes)[0]->watch_count > $FULL }, 'all is watched');
+		$proxy->clear_log;
+		$proxy->drop;
+		$proxy->wait_for('setWatches');
+		cmp_ok(($proxy->bytes)[0], '>', $MOST, 'cut off, it connects again with all watches');
+		$other->quit;
+		is($s->wait->{out}, 't', 'the wait goes on');
+		zk_until(sub { $s->value(q{SELECT count(*) FILTER (WHERE state = 'held') FROM zk_locks}) == $FULL }, 'all are held');
+		is($s->value('SELECT reconnections, losses FROM zk_session'), '1|0', 'with the same session');
+		is(bytes_of($servers, $s), $MOST, 'not a byte is left');
+		is($s->value("SELECT zk_lock('@{[ last_path() ]}'), zk_unlock('@{[ last_path() ]}')"), 't|t', 'to take one again needs none');
+		is($s->query("SELECT $_")->{state}, '53400', "$_: 53400")
+		  foreach q{zk_xact_lock_shared('/1')}, q{zk_semaphore_acquire('/1', 2)}, q{set_config('zklock.node_style', 'single', false), zk_lock('/1')};
+		is($s->value('RESET zklock.node_style; SELECT zk_unlock_all()'), $FULL, 'all are given back');
+		zk_until(sub { $servers->ephemerals_count == 0 }, '- and gone');
 
-	$s->value('BEGIN');
-	nearly_fill($s, 'xact_');
-	$s->value("SELECT zk_xact_lock('@{[ last_path() ]}')");
-	is(bytes_of($s), $MOST, 'a transaction with as many');
-	is($s->query('COMMIT')->{state}, '', '- commits');
+		$s->value('BEGIN');
+		nearly_fill($s, 'xact_');
+		$s->value("SELECT zk_xact_lock('@{[ last_path() ]}')");
+		is(bytes_of($servers, $s), $MOST, 'a transaction with as many');
+		is($s->query('COMMIT')->{state}, '', '- commits');
 
-	# what is being deleted takes no room
-	nearly_fill($s, '');
-	$s->value("SELECT zk_lock('@{[ last_path() ]}')");
-	is(bytes_of($s), $MOST, 'a session with as many');
-	$s->quit;
-	start_again('closed');
+		# what is being deleted takes no room
+		nearly_fill($s, '');
+		$s->value("SELECT zk_lock('@{[ last_path() ]}')");
+		is(bytes_of($servers, $s), $MOST, 'a session with as many');
+		$s->quit;
+		start_again($servers, 'closed');
 
-	$s = $new->($node[0], $zk);
-	nearly_fill($s, '');
-	$s->value("SELECT zk_lock('@{[ last_path() ]}')");
-	is(bytes_of($s), $MOST, 'another');
-	my $id = $s->value('SELECT session_id FROM zk_session');
-	$admin->quit;
-	zk_kill($node[0], $s->pid);
-	$zk->end_session($id);
-	start_again('killed');
-};
+		$s = $new->($node[0], $servers);
+		nearly_fill($s, '');
+		$s->value("SELECT zk_lock('@{[ last_path() ]}')");
+		is(bytes_of($servers, $s), $MOST, 'another');
+		my $id = $s->value('SELECT session_id FROM zk_session');
+		$admin->quit;
+		zk_kill($node[0], $s->pid);
+		$servers->end_session($id);
+		start_again($servers, 'killed');
+	};
 
-# What the limit is for, by a program that has none; and what doc/zookeeper.md says
-# against it.
-subtest 'more than that, by another program' => sub {
-	my ($option) = Doc->new('doc/zookeeper.md')->text =~ /^ {4}JAVA_OPTS="\$JAVA_OPTS (\S+)"$/m or die 'no option';
-	my $program = $zk->client;
-	$program->create("/big$_") for q{}, $ROOT;
-	$program->create_all('ephemeral', map { [ "/big$ROOT/$_" ] } 1 .. 2_120);
-	$program->close;
-	$_->kill9 for $zk->nodes;
-	$_->start(no_wait => 1) for $zk->nodes;
-	foreach my $server ($zk->nodes)
-	{
-		zk_until(sub { $server->log_tail(200) =~ /Unreasonable length/ }, 'each server to say why it does not start');
-		pass("$server->{port} says why it does not start");
-	}
-	foreach my $server ($zk->nodes)
-	{
-		$server->kill9;
-		$server->{java_options} = [ @{ $server->{java_options} }, $option ];
-	}
-	$zk->start;
-	pass("with $option all servers start again");
-	$zk->end_session($program->session_id) if $zk->ephemerals_count;    # the record was not passed on
-	is($zk->ephemerals_count, 0, '- and the session is over');
-	$zk->with_client(sub { $_[0]->delete_tree('/big') });
-	my $s = zk_session_with($node[0], hosts => $zk);
-	is($s->value(q{SELECT zk_lock('/again')}), 't', '- and there are locks');
-	$s->quit;
-};
+	# What the limit is for, by a program that has none; and what doc/zookeeper.md says
+	# against it.
+	subtest "more than that, by another program, servers: $n" => sub {
+		my ($option) = Doc->new('doc/zookeeper.md')->text =~ /^ {4}JAVA_OPTS="\$JAVA_OPTS (\S+)"$/m or die 'no option';
+		my $program = $servers->client;
+		$program->create("/big$_") for q{}, $ROOT;
+		$program->create_all('ephemeral', map { [ "/big$ROOT/$_" ] } 1 .. 2_120);
+		$program->close;
+		$_->kill9 for $servers->nodes;
+		$_->start(no_wait => 1) for $servers->nodes;
+		foreach my $server ($servers->nodes)
+		{
+			zk_until(sub { $server->log_tail(200) =~ /Unreasonable length/ }, 'each server to say why it does not start');
+			pass("$server->{port} says why it does not start");
+		}
+		foreach my $server ($servers->nodes)
+		{
+			$server->kill9;
+			$server->{java_options} = [ @{ $server->{java_options} }, $option ];
+		}
+		$servers->start;
+		pass("with $option all servers start again");
+		$servers->end_session($program->session_id) if $servers->ephemerals_count;    # the record was not passed on
+		is($servers->ephemerals_count, 0, '- and the session is over');
+		$servers->with_client(sub { $_[0]->delete_tree('/big') });
+		my $s = zk_session_with($node[0], hosts => $servers);
+		is($s->value(q{SELECT zk_lock('/again')}), 't', '- and there are locks');
+		$s->quit;
+	};
+}
 
 # ------------------------------------------------- lost without being told
 
