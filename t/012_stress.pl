@@ -6,21 +6,13 @@
 #
 # ZK_STRESS_SECONDS: how long (default 5); ZK_MANY_LOCKS: in one session (default 13000)
 
-use strict;
-use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
 use List::Util qw(max sum uniq);
-use PostgreSQL::Test::Utils;
-use Test::More;
-use Time::HiRes qw(sleep time);
 
-use Deadline;
+use Tests;
 use Turns;
-use ZkProxy;
-use Zklock;
-use ZooKeeper;
 
 my $SECONDS = $ENV{ZK_STRESS_SECONDS} || 5;
 
@@ -186,7 +178,4 @@ subtest 'thousands of locks in one session' => sub {
 	$proxy->stop;
 };
 
-$_->stop for @node;
-zk_no_crash($_) for @node;
-
-done_testing();
+zk_end($zk, @node);

@@ -361,6 +361,12 @@ our @MUTANTS = (
 		test => [ '018_deadlocks', 'who waits for our row gives up while we look' ]
 	},
 	{
+		name => 'hidden_by_another',
+		what => 'a cycle that nobody says again hides another one, which is never found',
+		edits => [ [ 'lock/deadlock/chase.c', "\t\tif (is_later(c, &local))\n\t\t\tcontinue;\n", "\t\t(void) is_later;\n" ] ],
+		test => [ '018_deadlocks', 'a cycle that rests on what nobody says again hides no other' ]
+	},
+	{
 		name => 'any_place_counts',
 		what => 'who waits for a semaphore is stuck if one of its holders is',
 		edits => [ [ 'lock/deadlock/wait_graph.c', 'return before->n - 1 >= c->permits;', 'return before->n > 1;' ] ],
@@ -442,6 +448,12 @@ our @MUTANTS = (
 				"\t\t\tbreak;"
 			]
 		],
+		test => [ '069_late_create', 'the node of a lock, or of several' ]
+	},
+	{
+		name => 'several_in_doubt',
+		what => 'a create of several nodes that was not answered counts as refused',
+		edits => [ [ 'zk/create.c', 'if (r->answer.rc == ZOK || zks_is_doubtful(r->answer.rc) || i == failed)', 'if (r->answer.rc == ZOK || i == failed)' ] ],
 		test => [ '069_late_create', 'the node of a lock, or of several' ]
 	},
 	{
@@ -537,6 +549,12 @@ our @MUTANTS = (
 		what => 'a mark that has changed since it was read counts as settled, though its own write may be what has come',
 		edits => [ [ 'zk/mark.c', 'm->was_read ? ZKN_MARK_UNSURE : ZKN_MARK_SETTLED', 'ZKN_MARK_SETTLED' ] ],
 		test => [ '069_late_create', 'the mark of a claim, behind a look at it' ]
+	},
+	{
+		name => 'claim_unreadable',
+		what => 'a mark that cannot be read any longer counts as settled, and its lock is given back',
+		edits => [ [ 'zk/mark.c', "if (!zks_is_open(r->answer.rc))\n\t\t\trefused(m, r->answer.rc);\n\t\treturn;", "if (zks_is_open(r->answer.rc))\n\t\t\treturn;" ] ],
+		test => [ '094_claims', 'a mark that cannot be read any longer' ]
 	},
 	{
 		name => 'claim_without_lock',
