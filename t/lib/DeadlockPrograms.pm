@@ -20,21 +20,15 @@ Each session takes zk locks, rows of its own cluster and advisory locks, in rand
 order, and commits; after an error it gives everything back and tries again.  The
 seed determines what each does, but not who is faster.
 
-Two sources tell who waited for whom, none of them the code that is tested:
-
-=over
-
-=item * the test itself, which knows when each statement was sent and when it ended;
-
-=item * ZooKeeper's own log (L<Torture::TxnLog>): in which state of the queues a waiter was
-removed as a victim.
-
-=back
+Two sources tell who waited for whom, none of them the code that is tested: the test
+itself, which knows when each statement was sent and when it ended; and ZooKeeper's own
+log (L<Torture::TxnLog>): in which state of the queues a waiter was removed as a victim.
 
 A victim is convicted if one of the waits that its DETAIL names was not there: in
 ZooKeeper exactly then, in PostgreSQL at that time or at most one deadlock_timeout
-before.  A cycle stands since the last of its waits began.  One that nobody breaks stands
-for ever: what was begun does not end then.
+before.  A cycle stood since the last of its statements was sent, unless some statement
+waits for one lock after the other, or for a semaphore, whose places others may have, too.
+One that is never found stands until nothing gets done any more, which is a complaint.
 
 =cut
 
@@ -48,7 +42,6 @@ use List::Util qw(max min shuffle);
 use Time::HiRes qw(sleep time);
 
 use Deadline;
-use Queue;
 use Torture::TxnLog;
 use Zklock;
 
@@ -244,18 +237,19 @@ sub go
 	return $self->_judge;
 }
 
-# What is under way, and what the board says
+# Who does what, and what ZooKeeper has
 sub _state
 {
 	my ($self) = @_;
-	my $client = $self->{zk}->client;
-	my @text = map { _history($_, time) . ($_->{waits} ? "waits: $_->{waits}{sql}" : 'idle') } @{ $self->{all} };
-	foreach my $path ((map { my $dir = "$ROOT$_"; map { "$dir/$_" } $client->children($dir) } @PATHS, $SEMAPHORE, '/__zklock_waits__'))
-	{
-		my ($data, $stat) = $client->get($path) or next;
-		push @text, sprintf "%s, version %d, %.1f s old: %s", $path, $stat->{version}, time - $stat->{mtime} / 1000, $data;
-	}
-	$client->close;
+	my @text = map { _history($_, time) } @{ $self->{all} };
+	$self->{zk}->with_client(
+		sub {
+			my ($client) = @_;
+			foreach my $dir ("$ROOT/__zklock_waits__", map { "$ROOT$_" } @PATHS, $SEMAPHORE)
+			{
+				push @text, map { "$dir/$_:\n" . ($client->get("$dir/$_") // '') } $client->children($dir);
+			}
+		});
 	return join "\n", @text;
 }
 
@@ -342,13 +336,25 @@ sub _victim
 	return;
 }
 
-# ------------------------------------------------------------------- the judge
+# -------------------------------------------------------------------- queues
+
+# What the name of a contender's node says: its mode and a semaphore's places
+sub kind
+{
+	my ($name) = @_;
+	return ('semaphore', $1) if $name =~ /-semaphore-(\d+)-\d{10}$/;
+	return ('shared', 0) if $name =~ /-shared-lock-\d{10}$/;
+	return ('exclusive', 0) if $name =~ /-lock-\d{10}$/;
+	return;
+}
 
 # What its data says: the port and the pid of whose it is
 sub owner
 {
-	my %fact = queue_facts($_[0]);
-	return join ':', map { $fact{$_} // '?' } qw(port pid);
+	my ($data) = @_;
+	my ($port) = $data =~ /^port (\d+)$/m;
+	my ($pid) = $data =~ /^pid (\d+)$/m;
+	return join ':', $port // '?', $pid // '?';
 }
 
 # Whom this one of a queue waits for: all of them, or, with places, some
@@ -364,6 +370,8 @@ sub _blockers
 	return map { $_->[0] } grep { $mode eq 'exclusive' || $_->[1] eq 'exclusive' } @before;
 }
 
+# ------------------------------------------------------------------- the judge
+
 # Each victim, and the transaction of ZooKeeper that removed it, belong together.
 sub _judge
 {
@@ -378,34 +386,33 @@ sub _judge
 		my $node = delete $queue{$dir}{$name} or return;
 		delete $of{ $node->{session} }{$path};
 	};
-	my @changes = Torture::TxnLog::read_servers($self->{zk}->dir);
-	while (my $first = shift @changes)
-	{
-		my @ops = ($first);
-		push @ops, shift @changes while @changes && $changes[0]{zxid} == $first->{zxid};
-		my ($delete) = grep { $_->{type} eq 'delete' } @ops;
-		my @checks = grep { $_->{type} eq 'check' } @ops;
-		if ($delete && @checks)
-		{
-			my ($dir, $name) = $delete->{path} =~ m{^(.*)/([^/]+)$};
-			my $node = $queue{$dir}{$name};
-			my $victim = $node && $self->{by_key}{ $node->{key} } ? shift @{ $expected{ $node->{key} } } : undef;
-			if ($victim) { $self->_judge_victim($victim, $delete->{time}, \%queue, $dir, $name); }
-			elsif ($node && $self->{by_key}{ $node->{key} }) { $self->_complain("removed, but not told so: $node->{key} at $delete->{path}"); }
-		}
-		foreach my $op (@ops)
-		{
-			if ($op->{type} eq 'close') { $remove->($_) for keys %{ $of{ $op->{session} } // {} }; }
-			elsif ($op->{type} eq 'delete') { $remove->($op->{path}); }
-			elsif ($op->{type} eq 'create')
+	Torture::TxnLog::each_transaction(
+		$self->{zk}->dir,
+		sub {
+			my (@ops) = @_;
+			my ($delete) = grep { $_->{type} eq 'delete' } @ops;
+			my @checks = grep { $_->{type} eq 'check' } @ops;
+			if ($delete && @checks)
 			{
-				my ($dir, $name) = $op->{path} =~ m{^(.*)/([^/]+)$};
-				my (undef, $mode, $places) = queue_contender($name) or next;
-				$queue{$dir}{$name} = { key => owner($op->{data}), mode => $mode, places => $places, session => $op->{session} };
-				$of{ $op->{session} }{ $op->{path} } = 1;
+				my ($dir, $name) = $delete->{path} =~ m{^(.*)/([^/]+)$};
+				my $node = $queue{$dir}{$name};
+				my $victim = $node && $self->{by_key}{ $node->{key} } ? shift @{ $expected{ $node->{key} } } : undef;
+				if ($victim) { $self->_judge_victim($victim, $delete->{time}, \%queue, $dir, $name); }
+				elsif ($node && $self->{by_key}{ $node->{key} }) { $self->_complain("removed, but not told so: $node->{key} at $delete->{path}"); }
 			}
-		}
-	}
+			foreach my $op (@ops)
+			{
+				if ($op->{type} eq 'close') { $remove->($_) for keys %{ $of{ $op->{session} } // {} }; }
+				elsif ($op->{type} eq 'delete') { $remove->($op->{path}); }
+				elsif ($op->{type} eq 'create')
+				{
+					my ($dir, $name) = $op->{path} =~ m{^(.*)/([^/]+)$};
+					my ($mode, $places) = kind($name) or next;
+					$queue{$dir}{$name} = { key => owner($op->{data}), mode => $mode, places => $places, session => $op->{session} };
+					$of{ $op->{session} }{ $op->{path} } = 1;
+				}
+			}
+		});
 	foreach my $key (sort keys %expected)
 	{
 		$self->_complain("40P01, but ZooKeeper has removed nobody: $key: $_->{detail}") for @{ $expected{$key} };
@@ -436,8 +443,8 @@ sub _judge_victim
 	}
 	return $wrong->('somebody else is the first') if $cycle[0]{waiter} ne $victim->{one}{key};
 
-	my (@members, @zk, $places);
-	my $since = 0;
+	my (@members, @statements);
+	my $limit = 0;
 	foreach my $wait (@cycle)
 	{
 		my ($waiter, $blocker) = map { $self->{by_key}{ $wait->{$_} } } qw(waiter blocker);
@@ -447,27 +454,21 @@ sub _judge_victim
 		return $wrong->("$why: $wait->{waiter} $wait->{what}\n" . join '', map { _history($_, $at) } $waiter, $blocker) if $why;
 		my $statement = _statement_at($waiter, $at);
 		push @members, "$wait->{waiter}#" . ($statement ? $statement->{number} : '?');
-		$since = max($since, $statement->{sent}) if $statement;
-		push @zk, $waiter if $kind;
-		$places ||= ($kind // '') =~ /semaphore/;
+		push @statements, $statement if $statement && @{ $statement->{zk} // [] } < 2 && $wait->{what} !~ /semaphore/;
+		$limit = max($limit, 3 * $waiter->{cluster}{deadlock_timeout}) if $kind;
 		$self->{count}{$kind ? 'zk waits in cycles' : $waiter->{cluster} == $victim->{one}{cluster} ? 'local waits in cycles' : 'local waits elsewhere'}++;
 	}
 	$self->{count}{'in two or more clusters'}++ if keys %{ { map { (split /:/, $_->{waiter})[0] => 1 } @cycle } } > 1;
 	$self->{count}{'longest cycle'} = max($self->{count}{'longest cycle'} // 0, scalar @cycle);
-	# (a place is free when any of its holders is done)
-	$self->_note_age($at - $since, 3 * max(map { $_->{cluster}{deadlock_timeout} } @zk), $victim->{detail}) if @zk && !$places;
+	if (@statements == @cycle)
+	{
+		my $seconds = $at - max(map { $_->{sent} } @statements);
+		my $longest = $self->{longest};
+		$longest->{seconds} = max($longest->{seconds}, $seconds);
+		@$longest{qw(over limit what)} = ($seconds - $limit, $limit, join ', ', map { $_->{sql} } @statements) if $seconds - $limit > $longest->{over};
+	}
 	my $members = join ' ', sort @members;
 	$wrong->("the second of one cycle: $members") if $self->{broken}{$members}++;
-	return;
-}
-
-# For how long a cycle stood, and for how long it may
-sub _note_age
-{
-	my ($self, $seconds, $limit, $what) = @_;
-	my $longest = $self->{longest};
-	$longest->{seconds} = max($longest->{seconds}, $seconds);
-	@$longest{qw(over limit what)} = ($seconds - $limit, $limit, sprintf '%.2f s: %s', $seconds, $what) if $seconds - $limit > $longest->{over};
 	return;
 }
 

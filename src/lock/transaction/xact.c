@@ -382,7 +382,8 @@ last_callback(XactEvent event, void *arg)
 	{
 		last_has_run = false;
 		callbacks.judged = 0;
-		leave_older();			/* all of them have run */
+		if (callbacks.oldest != callbacks.newest)
+			leave_older();		/* all of them have run */
 		zkb_rest();
 	}
 	else if (event == XACT_EVENT_PRE_COMMIT)

@@ -9,6 +9,7 @@ Torture::TxnLog - the life of each node, from ZooKeeper's own transaction log
 
   my @changes = Torture::TxnLog::read_servers(@dirs);
   my @nodes = Torture::TxnLog::nodes(Torture::TxnLog::settle(\%left, @changes));
+  Torture::TxnLog::each_transaction($dir, sub { my (@changes) = @_; ... });
 
 =head1 DESCRIPTION
 
@@ -90,6 +91,25 @@ sub _parts
 	# (those before the one that failed are there, too, and had no effect)
 	return { type => 'error', multi => 1 } if grep { $_->{type} eq 'error' } @parts;
 	return @parts ? map({ { %$_, multi => 1 } } @parts) : { type => 'other' };
+}
+
+# Calls back with the changes of each transaction of a server that was the only one, in
+# order
+sub each_transaction
+{
+	my ($dir, $code) = @_;
+	my @changes;
+	foreach my $change (
+		(map { @{ read_file($_) } } sort { hex($a =~ s/.*\.//r) <=> hex($b =~ s/.*\.//r) } glob "$dir/data/version-2/log.*"), undef)
+	{
+		if (@changes && (!$change || $change->{zxid} != $changes[0]{zxid}))
+		{
+			$code->(@changes);
+			@changes = ();
+		}
+		push @changes, $change if $change;
+	}
+	return;
 }
 
 # What these servers, given by their directories, have logged, in order: a list of
