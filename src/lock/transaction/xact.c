@@ -70,8 +70,8 @@ static struct
 	uintptr_t	judged;			/* the newest one when COMMIT was judged */
 }			callbacks;
 
-/* The later ones are found first */
-static void
+/* The later ones are found first.  Each transaction's end passes by here: t/041 */
+static pg_noinline void
 leave_older(void)
 {
 	for (uintptr_t i = callbacks.newest; i > callbacks.oldest; i--)
@@ -261,7 +261,7 @@ linger(void)
  * The extension's functions that release locks are dropped with it.  So the session's
  * holds become the transaction's, when nothing but PostgreSQL itself can prevent its commit.
  */
-static void
+static pg_noinline void
 adopt_orphans(void)
 {
 	int			scopes = 0;
