@@ -357,11 +357,9 @@ subtest 'what ZooKeeper itself has lost' => sub {
 subtest 'what an earlier checker let pass' => sub {
 	my @undone = (phase => 'failed', row => 0);
 
-	is(story([ op(begin => 1), op(begin => 2.1) ]), '', 'one after the other');
 	is(story([ op(begin => 1, left => 11, @undone), op(begin => 2, @undone) ]), 'turn 1, two holders 1', 'two holds at the same time, for 9 s');
 	is(story([ op(begin => 1, left => 11, @undone, node => 0, token => undef), op(begin => 2, @undone, node => 0, token => undef), op(begin => 20) ]),
 		'no node 2, two holders 1', 'the same, though neither knows its token');
-	is(story([ op(begin => 1, left => 7), op(begin => 2, left => 8) ]), 'turn 1, two holders 1', 'two that overlap by 5 s, and commit in order');
 	is(story([ map { op(begin => 1 + 0.01 * $_, left => 3 + $_) } 1 .. 10 ]), 'turn 45, two holders 9', 'a lock that grants everybody, while the fence keeps the writers apart');
 	is(story([ op(begin => 1, left => 11, @undone, gone => 4, went => 'expiry'), op(begin => 4.1) ], fault(1.5, 10, 'backend_stop', worker => 1)),
 		'', 'but who sleeps has lost its lock');
