@@ -1,19 +1,11 @@
-# doc/recipes/cron.md, with pg_cron in two clusters; and a job whose lock is lost, also
-# where pg_cron runs jobs in background workers.  It starts jobs only at full minutes,
-# so this takes one or two minutes.
+# doc/recipes/cron.md, with pg_cron in two clusters.  It starts jobs only at full minutes, so
+# this takes one or two minutes.  (A job, or a background worker, whose lock is lost: t/034.)
 
-use strict;
-use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
-use Test::More;
-
 use Doc;
-use Zklock;
-use ZooKeeper;
+use Tests;
 
 my $prefix = `pg_config --pkglibdir`;
 chomp $prefix;
@@ -23,11 +15,8 @@ my $page = Doc->new('doc/recipes/cron.md');
 my $zk = ZooKeeper->new->start;
 my %setting = $page->settings;
 is($setting{shared_preload_libraries}, 'pg_cron, zklock', 'the page tells what pg_cron needs');
-my $workers = zk_cluster('workers', $zk, %setting, 'zklock.hosts' => $zk->hosts, cluster_name => 'workers',
-	'cron.use_background_workers' => 'on', max_worker_processes => 20, log_line_prefix => '%p %e ');
-my @both = map {
-	zk_cluster($_, $zk, %setting, 'zklock.hosts' => $zk->hosts, cluster_name => $_, 'cron.host' => $workers->host)
-} qw(east west);
+my $host = PostgreSQL::Test::Cluster->new('nobody')->host;
+my @both = map { zk_cluster($_, $zk, %setting, 'zklock.hosts' => $zk->hosts, cluster_name => $_, 'cron.host' => $host) } qw(east west);
 
 # In both, as printed, except what a reader has to fill in
 foreach my $block ($page->blocks('sql'))
@@ -37,9 +26,7 @@ foreach my $block ($page->blocks('sql'))
 	$block->{code} =~ s/CREATE EXTENSION zklock;/DROP EXTENSION zklock; $&/;
 	foreach my $node (@nodes)
 	{
-		my $s = zk_session($node);
-		$page->run_one($block, $s, zk_session($node));
-		$s->quit;
+		$page->run_one($block, zk_session($node), zk_session($node));
 	}
 }
 $page->all_was_run;
@@ -59,17 +46,6 @@ sub runs
 		SQL
 }
 
-# A job that has a lock and sleeps, until one of its runs has failed
-my %cron = (east => $asks[0], workers => zk_session($workers));
-$cron{workers}->value('CREATE EXTENSION pg_cron');
-foreach my $name (sort keys %cron)
-{
-	$cron{$name}->value(<<~SQL);
-		SELECT cron.schedule('sleep', '* * * * *', \$\$SELECT pg_sleep(600) FROM zk_xact_lock('/jobs/sleep/$name')
-			WHERE NOT EXISTS (SELECT FROM cron.job_run_details WHERE command LIKE '%sleep%' AND status = 'failed')\$\$)
-		SQL
-}
-
 my @jobs = qw(tidy mail);
 zk_until(
 	sub {
@@ -80,26 +56,6 @@ zk_until(
 	},
 	'each job to have run in both', 150);
 
-# The sleeping ones lose their locks
-sub holders_of
-{
-	my ($name) = @_;
-	my %of = $zk->ephemerals;
-	return grep { grep { m{^/zklock/jobs/sleep/$name/} } @{ $of{$_} } } sort keys %of;
-}
-
-foreach my $name (sort keys %cron)
-{
-	zk_until(sub { $cron{$name}->value(q{SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND query LIKE '%sleep(600)%'}) },
-		"the job in $name sleeps", 90);
-	$zk->end_session($_) for holders_of($name);
-	my $run;
-	zk_until(sub { $run = $cron{$name}->value(q{SELECT status, return_message FROM cron.job_run_details WHERE command LIKE '%sleep%' AND status = 'failed'}) },
-		"the job in $name ends");
-	like($run, qr{^failed\|.*canceling statement due to loss of lock on "/jobs/sleep/$name"}, "$name: a job whose lock is lost is stopped");
-}
-like(slurp_file($workers->logfile), qr{^\d+ 40001 ERROR:  canceling statement due to loss of lock on "/jobs/sleep/workers"}m, 'workers: with 40001');
-$cron{workers}->value('SELECT cron.unschedule(jobname) FROM cron.job');
 in_both('SELECT cron.unschedule(jobname) FROM cron.job');
 zk_until(sub { !grep { $_ } in_both(q{SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pg_cron'}) },
 	'the last runs to end', 60);
@@ -119,28 +75,5 @@ is_deeply([ once(in_both('SELECT period FROM mailed')) ], [], 'mail: once for ea
 # values that occur more than once
 sub once { my %n; $n{$_}++ for @_; return grep { $n{$_} > 1 } sort keys %n; }
 
-my ($east, $west, $east_admin) = map { zk_session($_) } @both, $both[0];
-
-# Claims: east at work, west waiting for its turn
-my $period = $east_admin->value('SELECT now()');
-sub mailed { return join ' ', in_both("SELECT made_by FROM mailed WHERE period = '$period'"); }
-
-foreach my $end (qw(COMMIT ROLLBACK))
-{
-	$east->value("BEGIN; CALL mail('$period')");
-	$west->send("CALL mail('$period')");
-	zk_wait_queued($zk, $west);
-	$east->value($end);
-	is($west->wait->{state}, '', "mail: $end of the first");
-	is(mailed(), $end eq 'COMMIT' ? 'east' : 'west', '- and one of them has mailed');
-	# (that comes after the commit, and may come after what another session asks)
-	zk_until(sub { $east->value(q{SELECT period, state FROM zk_last_claim('/jobs/mail')}) eq "$period|done" }, 'the claim to say so');
-	$period = $east_admin->value("SELECT timestamptz '$period' + interval '1 minute'");
-}
-is($west->query("CALL mail('$period'::timestamptz - interval '10 minutes')")->{state}, '', 'a cluster whose clock is late');
-is(join(' ', in_both("SELECT made_by FROM mailed WHERE period = '$period'::timestamptz - interval '10 minutes'")), '', '- mails no earlier period');
-
-$_->quit for @asks, $cron{workers}, $east, $west, $east_admin;
-zk_nothing_left($zk, 'nothing is left in ZooKeeper', sessions => 0);
-zk_no_crash($_) for @both, $workers;
-done_testing();
+# (Who mails when a claim fails, and what is claimed late: t/097, sql/claims)
+zk_end($zk, @both);

@@ -2,19 +2,13 @@
 # the scenes are completed, and the report is well-formed.  Times are not
 # checked.
 
-use strict;
-use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib", "$FindBin::RealBin/../dev/bench.d";
-
-use PostgreSQL::Test::Utils;
-use Test::More;
 
 use Bench;
 use Bench::Report;
 use Bench::Scenes;
-use Deadline;
-use Zklock;
+use Tests;
 
 $ENV{JAVA_TOOL_OPTIONS} = '-XX:TieredStopAtLevel=1 -XX:+UseSerialGC';    # a cold start is most of what Java does here
 my $bench = Bench->new(rounds => 1, repetitions => 1, warm => 0, servers => ['one'], dir => PostgreSQL::Test::Utils::tempdir());

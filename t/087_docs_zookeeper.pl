@@ -1,23 +1,15 @@
 # doc/zookeeper.md: three servers with the zoo.cfg that it prints, except for
 # directories and addresses; what it promises of them; and the sizes that it
-# gives, which are measured here.  And doc/install.md: what an upgrade meets.
+# gives, which are measured here.  (That nobody loses a lock when one server after the
+# other is restarted: t/014.)
 
-use strict;
-use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
-use Test::More;
-use Time::HiRes qw(time);
-
 use Doc;
-use Zklock;
-use ZooKeeper;
+use Tests;
 
 my $page = Doc->new('doc/zookeeper.md');
-my $installing = Doc->new('doc/install.md');
 my $SESSIONS = 60;
 my $WAITERS = 20;
 
@@ -37,10 +29,9 @@ foreach my $key (1 .. 3)
 my @servers = map { ZooKeeper->new(zoo_cfg => $zoo_cfg, java_options => \@java_options) } 1 .. 3;
 append_to_file($servers[ $_ - 1 ]->dir . '/data/myid', "$_\n") for 1 .. 3;
 my $zk = ZooKeeper::Ensemble->new(@servers)->start;
-my %setting = $installing->settings;
+my %setting = Doc->new('doc/install.md')->settings;
 is($setting{'zklock.hosts'}, join(',', map { "zk$_:2181" } 1 .. 3), 'zklock.hosts names the servers');
-# A backend loads the library by its first call, so that a new one has the new library
-# without a restart, and has memory of its own for it.
+# A backend loads the library by its first call, and has memory of its own for it.
 my $node = zk_cluster('main', $zk, %setting, shared_preload_libraries => '', 'zklock.hosts' => $zk->hosts,
 	max_connections => $SESSIONS + $WAITERS + 20);
 my $admin = zk_session($node);
@@ -59,47 +50,6 @@ foreach my $name (map { $_->[0] =~ s/`//gr } @rows, ['`max_file_descriptor_count
 is(join(' ', sort map { $_->[0] =~ /`([^`]*)`/g } $page->table('| line | why |')),
 	join(' ', sort grep { !/^(?:server\.|clientPort)/ } map { s/^autopurge.*/autopurge/r } keys %{ { map { s/^autopurge.*/autopurge/r => 1 } $zoo_cfg =~ /^([^=]+)=/mg } }),
 	'each line is explained');
-
-#
-# A rolling restart, as the page says: who holds, holds; who waits, waits
-#
-{
-	# on a busy machine a server starts slowly, and so does an election end
-	my ($holder, $waiter) = map { zk_session_with($node, session_timeout => '40s', operation_timeout => '40s') } 1 .. 2;
-	$holder->value(q{SELECT zk_lock('/rolling')});
-	$waiter->send(q{SELECT zk_lock('/rolling')});
-	zk_until(sub { $holder->value(q{SELECT count(*) FROM zk_lock_queue('/rolling')}) eq '2' }, 'a waiter');
-	my $token = $holder->value(q{SELECT zk_lock_token('/rolling')});
-	my $leader = $zk->leader;
-	foreach my $server ((grep { $_ != $leader } @servers), $leader)
-	{
-		zk_until(sub { ($zk->mntr_value('synced_followers') // '') eq '2' }, 'two followers');
-		$server->restart;
-	}
-	is($holder->value(q{SELECT zk_lock_token('/rolling'), losses FROM zk_session}), "$token|0", 'a rolling restart: the lock is held');
-	ok(!$waiter->is_done, '- and awaited');
-	is($holder->value(q{SELECT zk_unlock('/rolling')}), 't', '- and given back');
-	is($waiter->wait->{out}, 't', '- and goes to the one who waited');
-	$_->quit for $holder, $waiter;
-}
-
-#
-# Another file in the place of the library
-#
-{
-	my $old = zk_session($node);
-	$old->value(q{SELECT zk_lock('/old')});
-	my ($library) = map { "$_/zklock.so" } `@{[ $ENV{PG_CONFIG} // 'pg_config' ]} --pkglibdir` =~ /^(.*)$/m;
-	system_or_bail('cp', $library, "$library.new");
-	rename "$library.new", $library or die "$library: $!";
-	my $new = zk_session($node);
-	is($new->value(q{SELECT zk_try_lock('/old'), zk_try_lock('/new')}), 'f|t', 'a new backend has the new library, and knows of the locks');
-	my ($pattern) = map { s/\\//r } $installing->text =~ /^ {4}grep -l '(.*)' \/proc/m;
-	like(slurp_file('/proc/' . $old->pid . '/maps'), qr/\Q$pattern\E/, 'an old backend has the old one');
-	unlike(slurp_file('/proc/' . $new->pid . '/maps'), qr/\Q$pattern\E/, '- and the new one has not');
-	is($old->value(q{SELECT zk_lock('/old/too'), zk_unlock_all()}), 't|2', '- and goes on');
-	$_->quit for $old, $new;
-}
 
 #
 # Sizes
@@ -178,7 +128,4 @@ foreach my $what (sort keys %measured)
 }
 is_deeply([ sort keys %measured ], [ sort keys %unit ], 'all sizes of the page were measured');
 $page->all_was_run;
-$admin->quit;
-zk_until(sub { $zk->mntr_value('ephemerals_count') == 0 }, 'nothing to be left in ZooKeeper');
-zk_no_crash($node);
-done_testing();
+zk_end($zk, $node);

@@ -3,22 +3,15 @@
 # same, a real Prometheus collects it and raises the alerts, and each alert is raised
 # where it should, and nowhere else.
 
-use strict;
-use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
 use HTTP::Tiny;
 use JSON::PP;
-use Test::More;
 
 use Child;
 use Doc;
-use ZkProxy;
-use Zklock;
-use ZooKeeper;
+use Tests;
 
 my $page = Doc->new('doc/recipes/prometheus.md');
 my $zk = ZooKeeper->new->start;
@@ -207,12 +200,5 @@ SKIP:
 }
 
 $proxy->pass;
-$_->quit for $holder;
 is($waiter->wait->{out}, 't', 'the next has it');
-$_->quit for $waiter, $exporter;
-$proxy->stop;
-zk_no_crash($node);
-$node->stop;
-zk_nothing_left($zk, 'nothing is left in ZooKeeper');
-
-done_testing();
+zk_end($zk, $node);

@@ -1,19 +1,11 @@
 # doc/troubleshooting.md: each of its misconfigurations is made here, and says
 # what the page says that it does; and each row of its tables is true.
 
-use strict;
-use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
-use Test::More;
-
 use Doc;
-use ZkProxy;
-use Zklock;
-use ZooKeeper;
+use Tests;
 
 my $page = Doc->new('doc/troubleshooting.md');
 my $zk = ZooKeeper->new->start;
@@ -65,119 +57,51 @@ SKIP:
 	like($login->(statement_timeout => '10ms', transaction_timeout => '300ms'), qr/due to transaction timeout/,
 		'- and transaction_timeout');
 	$holder->value('DROP EVENT TRIGGER greet');
-	$holder->quit;
 }
 
 #
 # The rows of its tables
 #
 my ($one, $two) = map { zk_session($node) } 1 .. 2;
-my $both = sub {
-	my ($s, $t, $name) = @_;
-	is(join(' ', map { $_->value('SELECT state FROM zk_locks') } $s, $t), 'held held', $name);
-	my %shown = map { $_ => [ split /\|/, $_->value('SELECT l.path, l.root, l.mode, s.hosts, l.state FROM zk_locks AS l, zk_session AS s') ] } $s, $t;
-	my @name = qw(path root mode hosts state);
-	return join ' ', map { $shown{$s}[$_] eq $shown{$t}[$_] ? () : $name[$_] } 0 .. $#name;
-};
+
+# Two calls that both get a lock, and the settings of the second one's session
+my $same = q{zk_lock('/both')};
 my %differ = (
-	'`root`' => sub {
-		my $c = zk_session_with($node, root => '/elsewhere');
-		$_->value(q{SELECT zk_lock('/both')}) for $one, $c;
-		is($both->($one, $c, 'two roots'), 'root', '- root differs');
-		$c->quit;
-	},
-	'`hosts`' => sub {
-		my $c = zk_session_with($node, hosts => $small);
-		$_->value(q{SELECT zk_lock('/both')}) for $one, $c;
-		is($both->($one, $c, 'two ensembles'), 'hosts', '- hosts differs');
-		$c->quit;
-	},
-	'`path`' => sub {
-		foreach my $path ('/Both', '/both/a')
-		{
-			$one->value(q{SELECT zk_lock('/both')});
-			$two->value("SELECT zk_lock('$path')");
-			is($both->($one, $two, $path), 'path', '- path differs');
-			$_->value('SELECT zk_unlock_all()') for $one, $two;
-		}
-	},
-	'`mode`' => sub {
-		$_->value(q{SELECT zk_lock_shared('/both')}) for $one, $two;
-		is($both->($one, $two, 'two readers'), '', '- both are shared');
-		$_->value('SELECT zk_unlock_all()') for $one, $two;
-		$one->value(q{SELECT zk_lock('/both')});
-		$two->value(q{SELECT zk_semaphore_acquire('/both', 1)});
-		is($both->($one, $two, 'a semaphore and a lock'), 'mode', '- mode differs');
-	},
-	'nothing, and `pg_backend_pid()` is the same' => sub {
-		is($one->value(q{SELECT zk_lock('/both'), zk_lock('/both')}), 't|t', 'one session holds it twice');
-	},
-	'nothing, and `state` is `lost` in one' => sub {
-		$one->value(q{SELECT zk_lock('/both')});
-		$zk->with_client(sub { $_[0]->delete_contenders('/zklock/both') });
-		$two->value(q{SELECT zk_lock('/both')});
-		zk_wait_hold($one, 'lost');
-		is($two->value('SELECT state FROM zk_locks'), 'held', 'one has lost it');
-	});
+	'`root`' => [ [ $same, $same, root => '/elsewhere' ] ],
+	'`hosts`' => [ [ $same, $same, hosts => $small ] ],
+	'`path`' => [ map { [ $same, "zk_lock('$_')" ] } '/Both', '/both/a' ],
+	'`mode`' => [ [ $same, q{zk_semaphore_acquire('/both', 1)} ] ],
+	'nothing, and `pg_backend_pid()` is the same' => [],
+	'nothing, and `state` is `lost` in one' => []);
 is(join("\n", sort map { $_->[0] } $page->table('| what differs | why |')), join("\n", sort keys %differ), 'each row of the first table has a test');
 foreach my $row (sort keys %differ)
 {
-	$differ{$row}->();
-	$_->query('SELECT zk_unlock_all()') for $one, $two;
+	foreach (@{ $differ{$row} })
+	{
+		my ($first, $second, %setting) = @$_;
+		my @s = ($one, zk_session_with($node, %setting));
+		is($s[0]->value("SELECT $first") . $s[1]->value("SELECT $second"), 'tt', "$row: $first and $second");
+		my ($shown, $other) = map { [ split /\|/, $_->value('SELECT l.path, l.root, l.mode, s.hosts, l.state FROM zk_locks AS l, zk_session AS s') ] } @s;
+		my @name = qw(`path` `root` `mode` `hosts` `state`);
+		is(join(' ', map { $shown->[$_] eq $other->[$_] ? () : $name[$_] } 0 .. $#name), $row, '- which differ in that');
+		$one->value('SELECT zk_unlock_all()');
+	}
 }
+is($one->value("SELECT $same, $same"), 't|t', 'one session holds it twice');
+$zk->with_client(sub { $_[0]->delete_contenders('/zklock/both') });
+is($two->value("SELECT $same"), 't', 'one has lost it');
+zk_wait_hold($one, 'lost');
+is($two->value('SELECT state FROM zk_locks'), 'held', '- and the other one holds it');
+$_->query('SELECT zk_unlock_all()') for $one, $two;
 
-my $waits = sub {
-	my ($name, $free) = @_;
-	$one->send(q{SELECT zk_lock('/held'), zk_unlock('/held')});
-	zk_wait_queued($zk, $one);
-	$free->();
-	is($one->wait->{out}, 't|t', $name);
-	return;
-};
-my $in_activity = sub {
-	return $two->value(q{SELECT a.state FROM zk_lock_queue('/held') AS q LEFT JOIN pg_stat_activity AS a USING (pid) WHERE q.granted});
-};
+# What ends a holder, where that is proved
 my %holder = (
-	'is `idle` in `pg_stat_activity`' => sub {
-		my $c = zk_session($node);
-		$c->value(q{SELECT zk_lock('/held')});
-		is($in_activity->(), 'idle', 'idle');
-		$waits->('pg_terminate_backend releases it', sub { $two->value('SELECT pg_terminate_backend(' . $c->pid . ')'); });
-		$c->kill9;
-	},
-	'is `idle in transaction`' => sub {
-		my $c = zk_session($node);
-		$c->value(q{BEGIN; SELECT zk_xact_lock('/held')});
-		is($in_activity->(), 'idle in transaction', 'idle in transaction');
-		$waits->('idle_in_transaction_session_timeout bounds it', sub { $c->value(q{SET idle_in_transaction_session_timeout = '1s'}) });
-		$c->kill9;
-	},
-	'is not in `pg_stat_activity`' => sub {
-		# what its server sends no longer arrives
-		my $proxy = ZkProxy->new($zk);
-		my $c = zk_session_with($node, hosts => $proxy, session_timeout => '4s');
-		$c->value(q{SELECT zk_lock('/held')});
-		$proxy->blackhole;
-		$c->quit;
-		is($in_activity->(), '', 'gone');
-		$waits->('free after zklock.session_timeout', sub { });
-		$proxy->stop;
-	},
-	'has no `pid`' => sub {
-		my $client = $zk->client;
-		$client->contend('/zklock/held', undef, data => 'somebody');
-		is($two->value(q{SELECT pid IS NULL, data FROM zk_lock_queue('/held')}), 't|somebody', 'another program, and its data');
-		$waits->('its owner ends it', sub { $client->close; });
-	},
-	'works' => sub {
-		$two->value(q{SELECT zk_lock('/held')});
-		is($one->query(q{SET lock_timeout = '50ms'; SELECT zk_lock('/held')})->{state}, '55P03', 'lock_timeout bounds the wait');
-		is($one->value(q{RESET lock_timeout; SELECT zk_lock('/held', '50ms')}), 'f', '- and so does a timeout');
-		$two->value('SELECT zk_unlock_all()');
-	});
-is(join("\n", sort map { $_->[0] } $page->table('| the holder | what to do |')), join("\n", sort keys %holder), 'each row of the second table has a test');
-$holder{$_}->() foreach sort keys %holder;
-$_->quit for $one, $two;
+	'is `idle` in `pg_stat_activity`' => 't/023',
+	'is `idle in transaction`' => 't/023',
+	'is not in `pg_stat_activity`' => 't/023',
+	'has no `pid`' => 't/074',
+	'works' => 'specs/timeouts');
+is(join("\n", sort map { $_->[0] } $page->table('| the holder | what to do |')), join("\n", sort keys %holder), 'each row of the second table is proved');
 
 my ($says) = map { s/\s+/ /gr } $page->text =~ /`(This ZooKeeper\s+instance [^`]*)`/;
 like($lonely->four_letter('srvr'), qr/^\Q$says\E$/, 'what a server without a quorum says');
@@ -204,6 +128,4 @@ like($lonely->four_letter('srvr'), qr/^\Q$says\E$/, 'what a server without a quo
 	pass('what the page says lets everybody in again');
 }
 
-zk_nothing_left($zk, 'nothing is left in ZooKeeper', sessions => 0);
-zk_no_crash($node);
-done_testing();
+zk_end($zk, $node);

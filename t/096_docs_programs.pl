@@ -15,22 +15,15 @@
 #   in_session_lock PATH    next line, and says how many attempts there were; at "lock PATH"
 #                      it says "written", and locks that, too, at one more line
 
-use strict;
-use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
 use POSIX ();
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
-use Test::More;
 
 use Child;
 use Doc;
 use Peer;
-use Zklock;
-use ZkProxy;
-use ZooKeeper;
+use Tests;
 
 my $zk = ZooKeeper->new->start;
 my $proxy = ZkProxy->new($zk);
@@ -54,78 +47,55 @@ $node->safe_psql('shop', "CREATE SCHEMA zk; CREATE EXTENSION zklock SCHEMA zk; $
 my $admin = zk_session($node, dbname => 'shop', options => '-c zklock.hosts=' . $zk->hosts);
 my $other = zk_session($node, dbname => 'shop', options => '-c zklock.hosts=' . $zk->hosts);
 
-# For each page: the language of its code; the program; the file from which that
-# imports the page's code, or nothing where both are put in one; what is needed, by the
-# names of packages; of which the page names the versions; and what "timeouts" must answer
 my $modules = '/usr/lib/python3/dist-packages';
 my $gems = '/usr/share/rubygems-integration/*/specifications';
 my $jars = '/usr/share/java';
 my ($rails) = map { /-(\d+\.\d+)/ } glob("$gems/activerecord-*.gemspec"), '-0.0';
 # where dev/test puts it, or Debian
 my ($node_modules) = grep { -d "$_/pg" } ($ENV{ZKLOCK_TMP} // '') . '/node/node_modules', '/usr/share/nodejs';
-my @python = ('/usr/bin/python3', '-B');
 my @java = qw(java -Xmx96m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData -cp);    # which compiles a single file by itself
+
+# For each language: how a program is run; and the file from which that imports the page's
+# code, or nothing where both are put in one
+my %language = (
+	python => { command => [ '/usr/bin/python3', '-B' ], file => 'page.py' },
+	ruby => { command => ['ruby'], file => 'page.rb' },
+	java => { command => [ @java, join ':', map { "$jars/$_.jar" } qw(HikariCP postgresql slf4j-api slf4j-simple) ] },
+	javascript => { command => ['node'] });
+
+# Where a package is
+my %package = (
+	'python3-psycopg' => "$modules/psycopg",
+	'python3-psycopg-pool' => "$modules/psycopg_pool",
+	'python3-psycopg2' => "$modules/psycopg2",
+	'python3-sqlalchemy' => "$modules/sqlalchemy",
+	'python3-django' => "$modules/django",
+	'ruby-activerecord' => "$gems/activerecord-*.gemspec",
+	'ruby-pg' => "$gems/pg-*.gemspec",
+	'libhikaricp-java' => "$jars/HikariCP.jar",
+	'libpostgresql-jdbc-java' => "$jars/postgresql.jar",
+	'node-pg' => ($node_modules // '') . '/pg');
+
+# For each page: the language of its code, the program, what "timeouts" must answer, and what
+# is needed: the packages of which it names the versions, and others
+sub needs
+{
+	my ($language, $program, $timeouts, $named, @others) = @_;
+	return { language => $language, %{ $language{$language} }, program => $program, timeouts => $timeouts, named => $named, needs => [ @$named, @others ] };
+}
 my %page = (
-	'doc/programs/python.md' => {
-		language => 'python',
-		program => 'with_psycopg.py',
-		file => 'page.py',
-		command => \@python,
-		needs => {
-			'python3-psycopg' => "$modules/psycopg", 'python3-psycopg-pool' => "$modules/psycopg_pool",
-			'python3-psycopg2' => "$modules/psycopg2" },
-		named => ['python3-psycopg', 'python3-psycopg2'],
-		timeouts => 'False False 42883'
-	},
-	'doc/programs/sqlalchemy.md' => {
-		language => 'python',
-		program => 'with_sqlalchemy.py',
-		file => 'page.py',
-		command => \@python,
-		needs => { 'python3-sqlalchemy' => "$modules/sqlalchemy", 'python3-psycopg2' => "$modules/psycopg2" },
-		named => ['python3-sqlalchemy'],
-		timeouts => 'False False 42883'
-	},
-	'doc/programs/django.md' => {
-		language => 'python',
-		program => 'with_django.py',
-		file => 'page.py',
-		command => \@python,
-		needs => { 'python3-django' => "$modules/django", 'python3-psycopg2' => "$modules/psycopg2" },
-		named => ['python3-django'],
-		timeouts => 'False False 42883'
-	},
-	'doc/programs/rails.md' => {
-		language => 'ruby',
-		program => 'with_rails.rb',
-		file => 'page.rb',
-		command => ['ruby'],
-		needs => { 'ruby-activerecord' => "$gems/activerecord-*.gemspec", 'ruby-pg' => "$gems/pg-*.gemspec" },
-		named => ['ruby-activerecord'],
-		timeouts => 'false false 42883 ' . ($rails < 7.1 ? '42883' : 'TypeError')
-	},
-	'doc/programs/java.md' => {
-		language => 'java',
-		program => 'WithJdbc.java',
-		command => [ @java, join ':', map { "$jars/$_.jar" } qw(HikariCP postgresql slf4j-api slf4j-simple) ],
-		arguments => [ 'jdbc:postgresql://127.0.0.1:' . $node->port . '/shop?user=app' ],
-		needs => { 'libhikaricp-java' => "$jars/HikariCP.jar", 'libpostgresql-jdbc-java' => "$jars/postgresql.jar" },
-		named => ['libhikaricp-java', 'libpostgresql-jdbc-java'],
-		timeouts => 'false false 42883 42883 07006'
-	},
-	'doc/programs/node.md' => {
-		language => 'javascript',
-		program => 'with_pg.mjs',
-		command => ['node'],
-		needs => { 'node-pg' => ($node_modules // '') . '/pg' },
-		named => ['node-pg'],
-		timeouts => 'false false 01:23:20 ' . ($node->pg_version >= 17 ? '22007' : '00:01:40')
-	});
+	'doc/programs/python.md' => needs('python', 'with_psycopg.py', 'False False 42883', [qw(python3-psycopg python3-psycopg2)], 'python3-psycopg-pool'),
+	'doc/programs/sqlalchemy.md' => needs('python', 'with_sqlalchemy.py', 'False False 42883', ['python3-sqlalchemy'], 'python3-psycopg2'),
+	'doc/programs/django.md' => needs('python', 'with_django.py', 'False False 42883', ['python3-django'], 'python3-psycopg2'),
+	'doc/programs/rails.md' => needs('ruby', 'with_rails.rb', 'false false 42883 ' . ($rails < 7.1 ? '42883' : 'TypeError'), ['ruby-activerecord'], 'ruby-pg'),
+	'doc/programs/java.md' => needs('java', 'WithJdbc.java', 'false false 42883 42883 07006', [qw(libhikaricp-java libpostgresql-jdbc-java)]),
+	'doc/programs/node.md' => needs('javascript', 'with_pg.mjs', 'false false 01:23:20 ' . ($node->pg_version >= 17 ? '22007' : '00:01:40'), ['node-pg']));
+$page{'doc/programs/java.md'}{arguments} = [ 'jdbc:postgresql://127.0.0.1:' . $node->port . '/shop?user=app' ];
 
 my $dir = PostgreSQL::Test::Utils::tempdir();
 
 # The packages that are not there
-sub missing { my ($p) = @_; return grep { !grep { -e } glob $p->{needs}{$_} } sort keys %{ $p->{needs} }; }
+sub missing { my ($p) = @_; return grep { !grep { -e } glob $package{$_} } @{ $p->{needs} }; }
 
 # The page says which versions it was run with, without the last part: so this one
 sub names_version
@@ -134,7 +104,7 @@ sub names_version
 	my ($run_with) = $doc->text =~ /; run with (.*?)\. Read/s or die "$name: run with what?";
 	foreach my $package (@{ $p->{named} })
 	{
-		my ($at) = glob $p->{needs}{$package};
+		my ($at) = glob $package{$package};
 		my ($version) =
 		  $package eq 'node-pg' ? slurp_file("$at/package.json") =~ /"version": "(\d+\.\d+)/ :
 		  `dpkg-query --show --showformat='\${Version}' $package` =~ /^(?:\d+:)?(\d+\.\d+)/;
@@ -332,9 +302,9 @@ foreach my $file (sort keys %page)
 	  qw(curator-recipes curator-framework curator-client zookeeper guava slf4j-api slf4j-simple postgresql);
 	my $port = $node->port;
 	my %program = (
-		java => { file => 'Withdraw.java', command => [ @java, $path ], needs => { 'libpostgresql-jdbc-java' => "$jars/postgresql.jar" },
+		java => { file => 'Withdraw.java', command => [ @java, $path ], needs => ['libpostgresql-jdbc-java'],
 			url => "jdbc:postgresql://127.0.0.1:$port/postgres?user=postgres" },
-		python => { file => 'withdraw.py', command => \@python, needs => { 'python3-psycopg2' => "$modules/psycopg2" },
+		python => { file => 'withdraw.py', command => $language{python}{command}, needs => ['python3-psycopg2'],
 			url => "host=127.0.0.1 port=$port dbname=postgres user=postgres" });
 	my $s = zk_session($node);
 	my $balance = sub { return $s->value('SELECT balance FROM account') };
@@ -381,10 +351,6 @@ foreach my $file (sort keys %page)
 	}
 	$page->run($node);
 	$page->all_was_run;
-	$s->quit;
 }
 
-$_->quit for $admin, $other;
-zk_nothing_left($zk, 'nothing is left in ZooKeeper', sessions => 0);
-zk_no_crash($node);
-done_testing();
+zk_end($zk, $node);

@@ -12,6 +12,7 @@ use File::Path qw(make_path);
 use POSIX ();
 
 use Child;
+use Peer;
 use Tests;
 
 my $fetched = ($ENV{ZKLOCK_TMP} // '') . '/drop_in';
@@ -80,7 +81,7 @@ sub is_waiting
 {
 	my ($second) = @_;
 	my $waits = 0;
-	zk_until(sub { $waits = contenders() == 2; return $waits || ended($second); }, "$second->{name} to wait");
+	zk_until(sub { $waits = contenders() == 2; return $waits || ended($second); }, "$second->{kind} to wait");
 	ok($waits, '- the second one waits') or diag(log_of($second));
 	return;
 }
@@ -110,29 +111,10 @@ sub start
 		PGDATABASE => 'shop',
 		PGAPPNAME => $name,
 		NODE_MODULES => $modules);
-	my ($pid, $to, $from) = Child::spawn([ 'env', '--chdir', "$dir/$name", @command ], err => $log, env => \%env);
-	return { pid => $pid, to => $to, from => $from, name => $name, log => $log };
+	my $program = Peer->program($name, [ 'env', '--chdir', "$dir/$name", @command ], no_wait => 1, log => $log, env => \%env);
+	$program->{log} = $log;
+	return $program;
 }
-
-# The next line that it prints
-sub says
-{
-	my ($program) = @_;
-	my $line = '';
-	zk_until(
-		sub {
-			my $bits = '';
-			vec($bits, fileno $program->{from}, 1) = 1;
-			return 0 if !select $bits, undef, undef, 0.05;
-			my $n = sysread $program->{from}, my $character, 1;
-			$line .= $character if $n;
-			return !$n || $line =~ /\n\z/;
-		}, "a line of $program->{name}");
-	chomp $line;
-	return $line;
-}
-
-sub let_go { my ($program) = @_; print { $program->{to} } "\n"; return; }
 
 sub ended
 {
@@ -147,7 +129,7 @@ sub ended
 sub ends_well
 {
 	my ($program, $name) = @_;
-	zk_until(sub { ended($program) }, "$program->{name} to end");
+	zk_until(sub { ended($program) }, "$program->{kind} to end");
 	is($program->{status}, 0, $name) or diag(log_of($program));
 	return;
 }
@@ -367,27 +349,29 @@ sub hold
 	};
 
 	my $first = $run->($here, 'wait');
-	is(says($first), 'locked', "$program->{name}: one has the lock") or diag(log_of($first));
+	my $says = sub {
+		my ($who, $what, $name) = @_;
+		is(eval { $who->wait } // $@, $what, $name) or diag(log_of($who));
+	};
+	$says->($first, 'locked', "$program->{name}: one has the lock");
 	is_held($program->{name}, $way);
 	my $second;
 	if ($way != $ways{plain})
 	{
 		my $try = $run->($there, 'try');
-		is(says($try), 'refused', '- another one is refused') or diag(log_of($try));
+		$says->($try, 'refused', '- another one is refused');
 		ends_well($try, '- and ends');
 		$second = $run->($there, 'wait');
 		is_waiting($second);
 	}
-	let_go($first);
-	is(says($first), 'released', '- it is given back');
+	$says->($first->send(''), 'released', '- it is given back');
 	if ($second)
 	{
-		is(says($second), 'locked', '- and the second one is next');
-		let_go($second);
-		is(says($second), 'released', '- and gives it back, too');
-		let_go($second);
+		$says->($second, 'locked', '- and the second one is next');
+		$says->($second->send(''), 'released', '- and gives it back, too');
+		$second->send('');
 	}
-	let_go($first);
+	$first->send('');
 	ends_well($_, '- and ends') for $first, $second // ();
 	is_over($way);
 	return;

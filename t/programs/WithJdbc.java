@@ -28,6 +28,13 @@ class WithJdbc {
         }
     }
 
+    static long held(Connection db) throws SQLException {
+        try (Statement s = db.createStatement(); ResultSet result = s.executeQuery("SELECT count(*) FROM zk_locks")) {
+            result.next();
+            return result.getLong(1);
+        }
+    }
+
     static String dirty() throws Exception {
         HikariConfig config = new HikariConfig();
         config.setJdbcUrl(url);
@@ -37,7 +44,7 @@ class WithJdbc {
                 execute(db, "SELECT zk_lock('/pool')");
             }
             try (Connection db = dirty.getConnection()) {
-                System.out.println("next user: " + Trap.held(db));
+                System.out.println("next user: " + held(db));
             }
             in.readLine();
         }
@@ -59,7 +66,7 @@ class WithJdbc {
             // its connection is gone
         }
         try (Connection db = pool.getConnection()) {
-            return "next user: " + Trap.held(db);
+            return "next user: " + held(db);
         }
     }
 
@@ -137,37 +144,11 @@ class WithJdbc {
         url = args[0];
         pool = Pool.open(url);
         Nightly.run(pool);
-        Trap.show(pool);
         System.out.println("ready");
         for (String line = in.readLine(); !line.equals("quit"); line = in.readLine()) {
             String[] words = line.split(" ");
             System.out.println(stateOf(() -> answer(words)));
         }
         pool.close();
-    }
-}
-
-// What doc/programs.md says of a session-scope lock in a transaction
-class Trap {
-    static long held(Connection db) throws SQLException {
-        try (Statement s = db.createStatement(); ResultSet result = s.executeQuery("SELECT count(*) FROM zk_locks")) {
-            result.next();
-            return result.getLong(1);
-        }
-    }
-
-    static void show(DataSource pool) throws SQLException {
-        try (Connection db = pool.getConnection(); Statement s = db.createStatement()) {
-            s.execute("SELECT zk_lock('/leader')");
-            db.rollback();
-            if (held(db) != 0) throw new AssertionError("released by the rollback");
-
-            s.execute("SELECT zk_lock('/leader')");
-            db.commit();                            // from here on it is the session's
-            db.rollback();
-            if (held(db) != 1) throw new AssertionError("not released");
-            s.execute("SELECT zk_unlock('/leader')");
-            db.commit();
-        }
     }
 }

@@ -52,25 +52,6 @@ def timeouts():
     return " ".join(state_of(make_report, timeout) for timeout in (timedelta(), "0s", 5))
 
 
-# Of two session-scope locks, a rollback releases the one that was taken inside
-class Undo(Exception):
-    pass
-
-
-def trap():
-    with connection.cursor() as db:
-        db.execute("SELECT zk_lock('/leader')")
-        try:
-            with transaction.atomic():
-                db.execute("SELECT zk_lock('/follower')")
-                raise Undo
-        except Undo:
-            pass
-        db.execute("SELECT path FROM zk_locks")
-        assert db.fetchall() == [("/leader",)]
-        db.execute("SELECT zk_unlock('/leader')")
-
-
 def cancel():
     connection.ensure_connection()
     return canceled(lambda: request("SELECT zk_lock('/jobs/report')"), connection.connection.cancel)
@@ -81,7 +62,6 @@ def execute(db, sql):
 
 
 page.nightly()
-trap()
 serve({
     "dirty": dirty,
     "clean": leak,

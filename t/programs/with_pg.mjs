@@ -7,15 +7,6 @@ const read = async () => (await lines.next()).value
 const held = async db => (await db.query('SELECT count(*) FROM zk_locks')).rows[0].count
 let attempts
 
-// A session-scope lock is the session's at once; only one taken after BEGIN is released by ROLLBACK
-await withClient(async db => {
-  await db.query("SELECT zk_lock('/leader')")
-  await db.query('BEGIN')
-  await db.query("SELECT zk_lock('/follower')")
-  await db.query('ROLLBACK')
-  if (await held(db) !== '1') throw new Error('only the second one is released')
-})
-
 async function stateOf(call) {
   try {
     return String(await call())

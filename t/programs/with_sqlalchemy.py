@@ -35,14 +35,6 @@ def timeouts():
     return " ".join(state_of(make_report, timeout) for timeout in (timedelta(), "0s", 5))
 
 
-# A session-scope lock that was taken and not committed goes with the rollback at the end
-def trap():
-    with page.engine.connect() as db:
-        db.execute(text("SELECT zk_lock('/leader')"))
-    with page.engine.connect() as db:
-        assert db.execute(text("SELECT count(*) FROM zk_locks")).scalar() == 0
-
-
 def cancel():
     with page.engine.connect() as db:
         return canceled(
@@ -53,7 +45,6 @@ def execute(db, sql):
     db.execute(text(sql))
 
 
-trap()
 serve({
     "dirty": dirty,
     "clean": lambda: leak(page.engine),
