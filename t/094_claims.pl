@@ -140,40 +140,44 @@ subtest 'something else happens to the mark or to the node' => sub {
 	is($s->value(claim('/fleeting', 1)), 't', '- but when that is gone');
 };
 
-# A mark that was not answered, and one that somebody has made anew
-subtest 'another mark of the same version' => sub {
+# A session whose mark, its second one, was not answered, and that cannot come back before
+# something has happened to it
+sub unanswered
+{
+	my ($path, $happens) = @_;
 	my ($s, $proxy) = zk_counted_session($node, $zk, 0);
-	my $mark = "$MARKS/anew";
-	$s->value(claim('/anew', 1) . '; BEGIN; ' . claim('/anew', 2));
-	my $version = $hand->exists($mark)->{version};
+	$s->value(claim($path, 1) . '; BEGIN; ' . claim($path, 2));
+	my $version = $hand->exists("$MARKS$path")->{version};
 	$proxy->drop_request('mark');
 	$proxy->refuse;    # new connections
 	is($s->query('COMMIT')->{state}, '40001', 'no mark, and no answer');
-	$hand->delete($mark);
-	$hand->create($mark);
-	$hand->set($mark, 'anew') for 1 .. $version;
+	$happens->("$MARKS$path", $version);
 	$proxy->reset;
 	$proxy->pass;
+	return $s;
+}
+
+subtest 'another mark of the same version' => sub {
+	my $s = unanswered(
+		'/anew',
+		sub {
+			my ($mark, $version) = @_;
+			$hand->delete($mark);
+			$hand->create($mark);
+			$hand->set($mark, 'anew') for 1 .. $version;
+		});
 	zk_until(sub { !zk_locks_left($zk) }, 'the lock to be free');
-	is($hand->get($mark), 'anew', 'is left alone');
-	$hand->delete($mark);
+	is($hand->get("$MARKS/anew"), 'anew', 'is left alone');
+	$hand->delete("$MARKS/anew");
 };
 
-# A mark that was not answered, and that cannot be read: the lock stays, and is not forgotten
+# The lock stays, and is not forgotten
 subtest 'a mark that cannot be read any longer' => sub {
-	my ($s, $proxy) = zk_counted_session($node, $zk, 0);
-	my $mark = "$MARKS/unread";
-	$s->value(claim('/unread', 1) . '; BEGIN; ' . claim('/unread', 2));
-	$proxy->drop_request('mark');
-	$proxy->refuse;    # new connections
-	is($s->query('COMMIT')->{state}, '40001', 'no mark, and no answer');
-	$hand->set_acl($mark, [ [ 31 & ~1, 'world', 'anyone' ] ]);
-	$proxy->reset;
-	$proxy->pass;
+	my $s = unanswered('/unread', sub { $hand->set_acl($_[0], [ [ 31 & ~1, 'world', 'anyone' ] ]) });
 	zk_until(sub { $s->value('SELECT unreleased FROM zk_session') eq '1' }, 'it to be told');
 	is(zk_locks_left($zk), 1, 'the lock is not released before the mark is settled');
 	like($s->query(q{SELECT zk_unlock('/unread')})->{err}, qr/WARNING: .*refuse.*NOAUTH|WARNING: .*release/s, '- which a warning tells');
-	$hand->set_acl($mark, [ [ 31, 'world', 'anyone' ] ]);
+	$hand->set_acl("$MARKS/unread", [ [ 31, 'world', 'anyone' ] ]);
 	zk_until(sub { !zk_locks_left($zk) }, 'the lock to be free');
 	is($s->value('SELECT unreleased FROM zk_session'), 0, 'nothing is left');
 	await_claim('/unread', '1 done', 'and nothing was claimed');
