@@ -272,30 +272,6 @@ subtest 'what has no text' => sub {
 
 # ------------------------------------------------------------------- only then
 
-subtest 'a transaction that no longer relies on the lock' => sub {
-	my %how = (
-		'taken in a savepoint that was rolled back' => q{BEGIN; SAVEPOINT a; SELECT zk_xact_lock('PATH'); ROLLBACK TO a},
-		'taken again there' => q{SELECT zk_lock('PATH'); BEGIN; SAVEPOINT a; SELECT zk_lock('PATH'); ROLLBACK TO a},
-		'given back' => q{BEGIN; SELECT zk_lock('PATH'); INSERT INTO t VALUES ('given back'); SELECT zk_unlock('PATH')},
-		'taken twice and given back once' => q{SELECT zk_lock('PATH'); BEGIN; SELECT zk_lock('PATH'); SELECT zk_unlock('PATH')},
-		'of the transaction before' => q{BEGIN; SELECT zk_lock('PATH'); COMMIT; BEGIN},
-		'rolled back' => q{BEGIN; SELECT zk_lock('PATH'); ROLLBACK; BEGIN});
-	my %session;
-	foreach my $name (sort keys %how)
-	{
-		my ($s) = with_path($how{$name});
-		my $id = $s->value('SELECT session_id FROM zk_session');    # it may hold nothing any more
-		run($s, "SELECT pg_sleep($PATIENCE)");
-		$zk->end_session($id, $s->pid);
-		$session{$name} = $s;
-	}
-	foreach my $name (sort keys %how)
-	{
-		passes($session{$name}, undef, $name);
-		$session{$name}->quit;
-	}
-};
-
 # What was pending, or on its way, when the savepoint was rolled back
 subtest 'a lost lock within a savepoint' => sub {
 	my ($s, $path) = with_path(q{BEGIN; SAVEPOINT a; SELECT zk_xact_lock('PATH')});
@@ -462,40 +438,6 @@ subtest "cut off, with $doubts others" => sub {
 	$_->stop for grep { $_ != $proxy } @proxies;
 };
 
-subtest 'a COMMIT that asks ZooKeeper' => sub {
-	my ($s, $path) = with_path(q{BEGIN; SELECT zk_xact_lock('PATH')},
-		zk_session_with($node, hosts => $proxy, commit_guard => 'strict', operation_timeout => '1h'));
-	$proxy->blackhole;
-	$s->send('COMMIT');
-	zk_wait_waiting($admin, $s);
-	$zk->end_session($_) for sessions_of($path);
-	$proxy->pass;
-	zk_is_lost($s->wait, $path, 'lost while COMMIT waits');
-};
-
-subtest 'a COMMIT that waits for its synchronous standby' => sub {
-	my %take = (session => q{SELECT zk_lock('PATH'); BEGIN}, transaction => q{BEGIN; SELECT zk_xact_lock('PATH')});
-	my %session;
-	foreach my $scope (sort keys %take)
-	{
-		my ($s, $path) = with_path("SET synchronous_commit = on; $take{$scope}; INSERT INTO t VALUES ('synchronous')");
-		$session{$scope} = [ $s, $path ];
-	}
-	zk_commits_hang($node, $admin);
-	$_->[0]->send('COMMIT') for values %session;
-	until_event($_->[0], 'SyncRep') for values %session;
-	lose(@$_) for values %session;
-	patience();
-	is($session{$_}[0]->is_done, 0, "$_ scope: it still waits") for sort keys %session;
-	$admin->value($_) for 'ALTER SYSTEM RESET synchronous_standby_names', 'SELECT pg_reload_conf()';
-	foreach my $scope (sort keys %session)
-	{
-		my $result = $session{$scope}[0]->wait;
-		is("$result->{state} @{ $result->{warnings} }", ' ', "$scope scope: it has committed, without a warning");
-		$session{$scope}[0]->quit;
-	}
-};
-
 # ----------------------------------------------------------------------- races
 
 # Transactions of which the first relies on a lock.  What follows the word
@@ -507,26 +449,15 @@ $admin->value(q{
 		IF sleeps THEN PERFORM pg_sleep(ms / 1000); END IF;
 		WHILE clock_timestamp() < until LOOP END LOOP;
 	END $$;
-	CREATE PROCEDURE takes(path text, commits boolean, ms float8, sleeps boolean) LANGUAGE plpgsql AS $$
+	CREATE PROCEDURE takes(path text, commits boolean, ms float8, sleeps boolean, holds boolean DEFAULT false) LANGUAGE plpgsql AS $$
 	BEGIN
-		PERFORM zk_xact_lock(path);
+		IF NOT holds THEN PERFORM zk_xact_lock(path); END IF;
 		INSERT INTO t VALUES ('takes');
 		PERFORM busy(ms, sleeps);
 		IF commits THEN COMMIT; ELSE ROLLBACK; END IF;
 		RAISE NOTICE 'innocent';
 		FOR i IN 1 .. 8 LOOP
-			INSERT INTO t VALUES ('innocent');
-			PERFORM busy(1, sleeps);
-			COMMIT;
-		END LOOP;
-	END $$;
-	CREATE PROCEDURE holds(path text, commits boolean, ms float8, sleeps boolean) LANGUAGE plpgsql AS $$
-	BEGIN
-		INSERT INTO t VALUES ('holds');
-		PERFORM busy(ms, sleeps);
-		IF commits THEN COMMIT; ELSE ROLLBACK; END IF;
-		RAISE NOTICE 'innocent';
-		FOR i IN 1 .. 8 LOOP
+			IF NOT holds THEN INSERT INTO t VALUES ('innocent'); END IF;
 			PERFORM busy(1, sleeps);
 			COMMIT;
 		END LOOP;
@@ -547,7 +478,7 @@ $admin->value(q{
 my @batch = (
 	sub { "CALL takes(@_)" },
 	sub { "CALL tries(@_)" },
-	sub { "CALL holds(@_)" },
+	sub { "CALL takes(@_, true)" },
 	sub {
 		my ($path, $commits, $ms, $sleeps) = split / *, */, $_[0];
 		my $end = $commits eq 'true' ? 'COMMIT' : 'ROLLBACK';
@@ -714,38 +645,44 @@ subtest 'the lock is known to be lost' => sub {
 	is_ended($s, $path, 'loss', 'as soon as that is set');
 };
 
+# The setting, what precedes the statement that runs, and how that ends: with "terminate" and
+# a hold that remains, it is canceled
 subtest 'not because of what was given back, or goes with the transaction' => sub {
-	# with a hold that remains, the running statement is canceled
-	my %how = (
-		'given back' => [ q{SELECT zk_lock('PATH'); SELECT zk_unlock('PATH')}, '' ],
-		'rolled back' => [ q{BEGIN; SELECT zk_lock('PATH'); ROLLBACK}, '' ],
-		'taken in a savepoint that was rolled back' => [ q{BEGIN; SAVEPOINT a; SELECT zk_lock('PATH'); ROLLBACK TO a}, '' ],
-		'of the transaction' => [ q{BEGIN; SELECT zk_xact_lock('PATH')}, '40001' ],
-		'only the transaction still has it' => [ q{SELECT zk_lock('PATH'); BEGIN; SELECT zk_xact_lock('PATH'); SELECT zk_unlock('PATH')}, '40001' ],
-		'the same after a rollback' => [ q{BEGIN; SELECT zk_xact_lock('PATH'); SAVEPOINT a; SELECT zk_lock('PATH'); ROLLBACK TO a}, '40001' ],
-		'the transaction has become a reader' =>
-		  [ q{SELECT zk_lock('PATH'); BEGIN; SELECT zk_xact_lock_shared('PATH'); SELECT zk_unlock('PATH')}, '40001' ],
-		'the setting is lost' => [ q{SET zklock.cancel_on_loss = lost; SELECT zk_lock('PATH')}, '' ],
-		'the guard is off' => [ q{SET zklock.commit_guard = off; SELECT zk_lock('PATH')}, '' ]);
-	my (%session, %path);
-	foreach my $name (sort keys %how)
+	my @case = (
+		[ lost => q{BEGIN; SAVEPOINT a; SELECT zk_xact_lock('PATH'); ROLLBACK TO a} ],
+		[ lost => q{SELECT zk_lock('PATH'); BEGIN; SAVEPOINT a; SELECT zk_lock('PATH'); ROLLBACK TO a} ],
+		[ lost => q{BEGIN; SELECT zk_lock('PATH'); INSERT INTO t VALUES ('given back'); SELECT zk_unlock('PATH')} ],
+		[ lost => q{SELECT zk_lock('PATH'); BEGIN; SELECT zk_lock('PATH'); SELECT zk_unlock('PATH')} ],
+		[ lost => q{BEGIN; SELECT zk_lock('PATH'); COMMIT; BEGIN} ],
+		[ lost => q{BEGIN; SELECT zk_lock('PATH'); ROLLBACK; BEGIN} ],
+		[ lost => q{SELECT zk_lock('PATH')} ],
+		[ terminate => q{SELECT zk_lock('PATH'); SELECT zk_unlock('PATH')} ],
+		[ terminate => q{BEGIN; SELECT zk_lock('PATH'); ROLLBACK} ],
+		[ terminate => q{BEGIN; SAVEPOINT a; SELECT zk_lock('PATH'); ROLLBACK TO a} ],
+		[ terminate => q{BEGIN; SELECT zk_xact_lock('PATH')}, '40001' ],
+		[ terminate => q{SELECT zk_lock('PATH'); BEGIN; SELECT zk_xact_lock('PATH'); SELECT zk_unlock('PATH')}, '40001' ],
+		[ terminate => q{BEGIN; SELECT zk_xact_lock('PATH'); SAVEPOINT a; SELECT zk_lock('PATH'); ROLLBACK TO a}, '40001' ],
+		# it has become a reader
+		[ terminate => q{SELECT zk_lock('PATH'); BEGIN; SELECT zk_xact_lock_shared('PATH'); SELECT zk_unlock('PATH')}, '40001' ],
+		[ terminate => q{SET zklock.commit_guard = off; SELECT zk_lock('PATH')} ]);
+	my @session;
+	foreach (@case)
 	{
-		my $s = $session{$name} = leader();
-		my ($sql, $state) = @{ $how{$name} };
-		$path{$name} = new_path();
-		$s->value($sql =~ s/PATH/$path{$name}/gr);
-		my $id = id($s);
-		run_until($s, 'SELECT pg_sleep(' . ($state eq '' ? $LONGER : 600) . ')', 'PgSleep');
+		my ($when, $sql, $state) = @$_;
+		my ($s) = with_path($sql, zk_session_with($node, cancel_on_loss => $when));
+		my $id = id($s);    # it may hold nothing any more
+		run_until($s, 'SELECT pg_sleep(' . ($state ? 600 : $LONGER) . ')', 'PgSleep');
 		$zk->end_session($id, $s->pid);
+		push @session, $s;
 	}
-	foreach my $name (sort keys %how)
+	foreach my $i (0 .. $#case)
 	{
-		my $s = $session{$name};
-		is($s->wait->{state}, $how{$name}[1], "$name: " . ($how{$name}[1] eq '' ? 'nothing' : 'the statement is canceled'));
-		is($s->query('ROLLBACK')->{state}, '', "$name: it lives");
+		my ($when, $sql, $state) = @{ $case[$i] };
+		is($session[$i]->wait->{state}, $state // '', "$when, $sql: " . ($state ? 'the statement is canceled' : 'nothing'));
+		is($session[$i]->query('COMMIT')->{state}, '', '- and COMMIT is no error');
 	}
 	patience($LONGER);
-	is($session{$_}->value('SELECT 1'), 1, "$_: and lives on") for sort keys %how;
+	is($session[$_]->value('SELECT 1'), 1, "$case[$_][0], $case[$_][1]: lives on") for 0 .. $#case;
 };
 
 # The loss was noticed before, but the signal comes after that.  (An abort lets it in first.)
@@ -790,12 +727,21 @@ subtest 'cut off: the backend ends' => sub {
 		'a lock of the transaction' => [ q{BEGIN; SELECT zk_xact_lock('PATH')}, 'SELECT pg_sleep(600)' ],
 		'a session-scope lock is being given back' => [ q{SELECT zk_lock('PATH')}, undef, q{SELECT zk_unlock('PATH')} ],
 		'the setting is doubt' => [ q{SET zklock.cancel_on_loss = doubt; SELECT zk_lock('PATH')} ]);
+	my %commits = (
+		'COMMIT, the setting is lost, session scope' => q{SELECT zk_lock('PATH'); BEGIN},
+		'COMMIT, the setting is lost, transaction scope' => q{BEGIN; SELECT zk_xact_lock('PATH')});
 	my (%session, %path);
-	foreach my $name (keys %ends, keys %waits, keys %lives)
+	foreach my $name (keys %ends, keys %waits, keys %lives, keys %commits)
 	{
 		$session{$name} = leader(hosts => $proxy);
 		$path{$name} = new_path();
-		$session{$name}->value(($lives{$name} ? $lives{$name}[0] : q{SELECT zk_lock('PATH')}) =~ s/PATH/$path{$name}/r);
+		my $take = $lives{$name} ? $lives{$name}[0] : $commits{$name} // q{SELECT zk_lock('PATH')};
+		$session{$name}->value($take =~ s/PATH/$path{$name}/r);
+	}
+	foreach my $name (keys %commits)
+	{
+		$session{$name}->value(q{SET zklock.cancel_on_loss = lost; SET synchronous_commit = on; INSERT INTO t VALUES ('synchronous')});
+		run_until($session{$name}, 'COMMIT', 'SyncRep');
 	}
 	run_until($session{$_}, "SET synchronous_commit = on; $waits{$_};\n\\echo :SQLSTATE", 'SyncRep') for keys %waits;
 	foreach my $name (keys %ends)
@@ -820,7 +766,7 @@ subtest 'cut off: the backend ends' => sub {
 	close $silent;
 	is_ended($session{$_}, $path{$_}, 'possible loss', $_) for sort keys %ends;
 	zk_until(sub { time - $began > $TIMEOUT_OF_SESSION + $LONGER }, 'some time after that');
-	is(activity($session{$_}->pid, 'wait_event'), 'SyncRep', "$_: still waits for its synchronous standby") for sort keys %waits;
+	is(activity($session{$_}->pid, 'wait_event'), 'SyncRep', "$_: still waits for its synchronous standby") for sort keys %waits, keys %commits;
 
 	$admin->value($_) for 'ALTER SYSTEM RESET synchronous_standby_names', 'SELECT pg_reload_conf()';
 	foreach my $name (sort keys %waits)
@@ -830,11 +776,16 @@ subtest 'cut off: the backend ends' => sub {
 	is($admin->value(q{SELECT string_agg(who, ', ' ORDER BY who) FROM ends}), 'committed, prepared', 'what they committed is there');
 	$admin->value(q{ROLLBACK PREPARED 'too'});
 
+	foreach my $name (sort keys %commits)
+	{
+		my $result = $session{$name}->wait;
+		is("$result->{state} @{ $result->{warnings} }", ' ', "$name: has committed, without a warning");
+	}
 	my $result = $session{'a lock of the transaction'}->wait;
 	is("$result->{state} $result->{message}", qq{40001 canceling statement due to possible loss of lock on "$path{'a lock of the transaction'}"},
 		'a lock of the transaction: the statement is canceled');
 	$session{'a session-scope lock is being given back'}->wait;
-	foreach my $name (sort keys %lives)
+	foreach my $name (sort keys %lives, keys %commits)
 	{
 		is($session{$name}->value("ROLLBACK; SELECT 'lives'"), 'lives', "$name: it lives");
 		$session{$name}->quit;
