@@ -1,32 +1,20 @@
 # Deadlocks when something interferes: both ends look at the same moment, the answer
 # of the transaction that breaks the cycle is lost, somebody in the cycle ends,
 # stops, or loses its session at that moment.  One fails, or nobody if the cycle has
-# opened by itself; and no order that cannot deadlock ever fails.
+# opened by itself.
 #
-# DEADLOCK_LONG=1: 500 cycles instead of 12, 20 seconds instead of 1.5, and longer queues
+# DEADLOCK_LONG=1: 500 cycles instead of 12, and longer queues
 # DEADLOCK_TIMES: so many cycles
 # DEADLOCK_MANY: so many in a long queue; default 10, 20 where times are checked, or 400
-# DEADLOCK_ONLY: only the subtests whose name matches this
 
-use strict;
-use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
-use Test::More;
-use Time::HiRes qw(sleep time);
-
 use Child;
-use Cycles qw(record);
-use Deadline;
-use ZkProxy;
-use Zklock;
-use ZooKeeper;
+use Cycles qw(one_fails record);
+use Tests;
 
 my $LONG = $ENV{DEADLOCK_LONG};
-my $ONLY = $ENV{DEADLOCK_ONLY};
 my $TIMES = $ENV{DEADLOCK_TIMES} // ($LONG ? 500 : 12);
 my $MANY = $ENV{DEADLOCK_MANY} // ($LONG ? 400 : $TIMING ? 20 : 10);
 my $SESSION_TIMEOUT = 6;
@@ -43,7 +31,6 @@ $_->value('CREATE TABLE t (id int PRIMARY KEY, n int DEFAULT 0); INSERT INTO t S
 sub about
 {
 	my ($name, $code) = @_;
-	return if defined $ONLY && $name !~ /$ONLY/;
 	subtest $name => sub {
 		$code->();
 		zk_nothing_left($zk, 'nothing is left in ZooKeeper');
@@ -106,10 +93,8 @@ about 'two close a cycle at the same moment' => sub {
 	my @s = map { zk_session_with(($node_a, $node_b)[$_], hosts => $proxy[$_]) } 0, 1;
 	my @row = map { zk_session($_) } $node_a, $node_b;
 	$_->value("SET deadlock_timeout = '100ms'") for @s, @row;
-	my (%seen, @bad, %seconds);
 	foreach my $time (1 .. $TIMES)
 	{
-		my $with_rows = $time % 4 == 0;
 		$_->delay_ms(0) for @proxy;
 		$_->value('BEGIN') for @s, @row;
 		$s[0]->value(q{SELECT zk_xact_lock('/at/x')});
@@ -117,36 +102,19 @@ about 'two close a cycle at the same moment' => sub {
 		my $delay = int rand 40;
 		$proxy[0]->delay_ms($delay);
 		$proxy[1]->delay_ms(rand() < 0.5 ? $delay : int rand 40);
-		my @all = @s;
+		my $with_rows = $time % 4 == 0;
+		my @waits = @s;
 		if ($with_rows)
 		{
 			# each of the first waits for a row of one that waits for the other's lock
 			$_->value('UPDATE t SET n = 1 WHERE id = 1') for @row;
-			$_->send('UPDATE t SET n = 2 WHERE id = 1') for @s;
-			$row[0]->send(q{SELECT zk_xact_lock('/at/y')});
-			$row[1]->send(q{SELECT zk_xact_lock('/at/x')});
-			@all = (@s, @row);
+			@waits = @row;
 		}
-		else
-		{
-			$s[0]->send(q{SELECT zk_xact_lock('/at/y')});
-			$s[1]->send(q{SELECT zk_xact_lock('/at/x')});
-		}
-		my $began = time;
-		my $first = one_done(@all);
-		push @{ $seconds{ $with_rows ? 'with rows' : 'without' } }, time - $began;
-		my $states = all_done(@all);
-		$_->value('ROLLBACK') for $with_rows ? () : @row;
-		$seen{ ($with_rows ? 'rows: ' : '') . $states }++;
-		push @bad, "time $time: $states" if ($states =~ s/40P01//gr) !~ /^[ok ]*$/ || (() = $states =~ /40P01/g) != 1;
-	}
-	is(zk_few(@bad), '', 'one fails each time');
-	diag(join '; ', map { "$_: $seen{$_}" } sort keys %seen);
-	foreach my $kind (sort keys %seconds)
-	{
-		my @sorted = sort { $a <=> $b } @{ $seconds{$kind} };
-		diag(sprintf "$kind, until the first was done: median %.2f s, at most %.2f s", @sorted[ @sorted / 2, -1 ]);
-		in_time($sorted[-1], 3 * 0.1 + 1, "$kind: in time");
+		my ($r) = one_fails("time $time",
+			[ $waits[0], q{SELECT zk_xact_lock('/at/y')}, 'ROLLBACK' ], [ $waits[1], q{SELECT zk_xact_lock('/at/x')}, 'ROLLBACK' ],
+			$with_rows ? map { [ $_, 'UPDATE t SET n = 2 WHERE id = 1; SELECT true', 'ROLLBACK' ] } @s : ());
+		in_time($r->{seconds}, 3 * 0.1 + 1, '- in time');
+		$_->value('ROLLBACK') for @row;
 	}
 	$_->quit for @s, @row;
 };
@@ -223,7 +191,6 @@ about 'the break with rows elsewhere, the answer lost' => sub {
 	my $states = all_done($a, $b1, $b2);
 	like($states, qr/^(?:40P01 ok ok|ok ok 40P01)$/, 'one fails');
 	note $states;
-	$_->quit for $a, $b1, $b2;
 };
 
 # ------------------------------------------- somebody leaves just before the break
@@ -246,17 +213,32 @@ sub held_break
 	return ($proxy, $a, $b);
 }
 
-# Name, what happens to B, and what it then does itself
-foreach my $case (
-	[ 'canceled', sub { is($_[0]->cancel($admin[1])->{state}, '57014', 'one is canceled'); $_[0]->value('ROLLBACK'); } ],
-	[ 'canceled inside a block', sub { is($_[0]->cancel($admin[1])->{state}, '', 'one goes on, and still holds'); }, sub { $_[0]->value('COMMIT'); } ],
-	[ 'terminated', sub { $admin[1]->value('SELECT pg_terminate_backend(' . $_[0]->pid . ')'); is($_[0]->wait->{state}, '57P01', 'one is terminated'); $_[0]->quit; } ])
+# B is killed, with its whole server
+sub kills
 {
-	my ($name, $ends, $lets_go) = @$case;
-	about "$name just before the break" => sub {
+	my ($b, $expired) = @_;
+	my ($node) = $zk->with_client(sub { $_[0]->queue('/zklock/c/y') });
+	zk_kill($node_b, $b->pid);
+	$b->wait;
+	$_->kill9 for $b, $admin[1];
+	$admin[1] = zk_session($node_b);
+	$zk->end_sessions_of($node) if $expired;
+	return;
+}
+
+# What happens to B, and how A ends; and what B does itself before that
+foreach my $case (
+	[ 'canceled', sub { is($_[0]->cancel($admin[1])->{state}, '57014', 'one is canceled'); $_[0]->value('ROLLBACK'); }, 'ok' ],
+	[ 'canceled inside a block', sub { is($_[0]->cancel($admin[1])->{state}, '', 'one goes on, and still holds'); }, 'ok', sub { $_[0]->value('COMMIT'); } ],
+	[ 'terminated', sub { $admin[1]->value('SELECT pg_terminate_backend(' . $_[0]->pid . ')'); is($_[0]->wait->{state}, '57P01', 'one is terminated'); $_[0]->quit; }, 'ok' ],
+	[ 'killed, and its session lives', sub { kills($_[0], 0) }, 'ok|40P01' ],
+	[ 'killed, and its session is over', sub { kills($_[0], 1) }, 'ok' ])
+{
+	my ($name, $ends, $state, $lets_go) = @$case;
+	about "just before the break, one is $name" => sub {
 		my ($proxy, $a, $b) = held_break($lets_go ? (sql => q{DO $$ BEGIN PERFORM zk_xact_lock('/c/x'); EXCEPTION WHEN query_canceled THEN NULL; END $$}) : ());
 		$ends->($b);
-		zk_until(sub { $zk->with_client(sub { scalar(() = $_[0]->queue('/zklock/c/x')) }) == 1 }, 'its node is gone');
+		zk_until(sub { $zk->children('/zklock/c/x') == 1 }, 'its node is gone') if $name !~ /lives/;
 		$proxy->release;
 		if ($lets_go)
 		{
@@ -264,28 +246,9 @@ foreach my $case (
 			ok(!$a->is_done, 'the other waits on');
 			$lets_go->($b);
 		}
-		is(all_done($a), 'ok', 'the other gets the lock');
+		like(my $end = all_done($a), qr/^(?:$state)$/, 'the other ends, if possible with the lock');
+		note $end;
 		$_->quit for $a, $b;
-	};
-}
-
-foreach my $expired (0, 1)
-{
-	about 'killed just before the break, ' . ($expired ? 'and its session is over' : 'and its session lives') => sub {
-		my ($proxy, $a, $b) = held_break();
-		my %by_number = map { substr($_, -10) => $_ } $zk->children('/zklock/c/y');
-		my ($first) = sort keys %by_number;
-		zk_kill($node_b, $b->pid);
-		$b->wait;
-		$b->kill9;
-		$zk->end_sessions_of("/zklock/c/y/$by_number{$first}") if $expired;
-		$proxy->release;
-		my $state = all_done($a);
-		like($state, $expired ? qr/^ok$/ : qr/^(?:ok|40P01)$/, 'the other ' . ($expired ? 'gets the lock' : 'ends'));
-		note $state;
-		$a->quit;
-		$admin[1]->kill9;
-		$admin[1] = zk_session($node_b);
 		zk_until(sub { $zk->ephemerals_count == 0 }, 'its session to end');
 	};
 }
@@ -311,7 +274,6 @@ about 'a place of a semaphore freed just before the break' => sub {
 	$proxy->release;
 	$b->value('COMMIT');
 	is(all_done($a), 'ok', 'and then the lock');
-	$_->quit for $a, $b, $c;
 };
 
 # ------------------------------------------------------- stopped, and expired
@@ -368,7 +330,6 @@ about 'a member whose session is over queues again, and the cycle is still found
 	$a->send(q{UPDATE t SET n = 2 WHERE id = 1});
 	zk_until(sub { eval { $zk->end_sessions_of($node); 1 } }, 'its session to end');
 	is(all_done($b, $a), '40P01 ok', 'it fails');
-	$_->quit for $a, $b;
 };
 
 about 'a member loses its session, and with it what the other waits for' => sub {
@@ -388,61 +349,7 @@ about 'a member loses its session, and with it what the other waits for' => sub 
 	}
 };
 
-# --------------------------------------------------------------- no cycle at all
-
-about 'everything in ascending order' => sub {
-	my $seconds = $LONG ? 20 : 1.5;
-	$_->safe_psql(
-		'postgres', q{
-		CREATE PROCEDURE ascending(seconds float8) LANGUAGE plpgsql AS $$
-		DECLARE until timestamptz := clock_timestamp() + seconds * interval '1 s'; rounds int := 0;
-		BEGIN
-			WHILE clock_timestamp() < until OR rounds < 2 LOOP
-				FOR i IN 1 .. 4 LOOP
-					IF random() < 0.5 THEN
-						IF i = 3 THEN PERFORM zk_xact_semaphore_acquire('/asc/3', 2);
-						ELSIF random() < 0.3 THEN PERFORM zk_xact_lock_shared('/asc/' || i);
-						ELSIF random() < 0.5 THEN PERFORM zk_lock('/asc/' || i);
-						ELSE PERFORM zk_xact_lock('/asc/' || i);
-						END IF;
-					END IF;
-				END LOOP;
-				IF random() < 0.2 THEN PERFORM zk_xact_lock_many(ARRAY['/asc/6', '/asc/5']); END IF;
-				IF random() < 0.3 THEN PERFORM pg_advisory_xact_lock(1); END IF;
-				FOR i IN 1 .. 4 LOOP
-					IF random() < 0.5 THEN UPDATE t SET n = n + 1 WHERE id = i; END IF;
-				END LOOP;
-				rounds := rounds + 1;
-				IF random() < 0.8 THEN COMMIT; ELSE ROLLBACK; END IF;
-				PERFORM zk_unlock_all();
-				COMMIT;
-			END LOOP;
-			RAISE WARNING '% rounds', rounds;
-		END $$}) for $node_a, $node_b;
-	my @s = map { zk_session(($node_a, $node_b)[ $_ % 2 ]) } 1 .. 8;
-	$_->value("SET deadlock_timeout = '1ms'") for @s;
-	$_->send("CALL ascending($seconds)") for @s;
-	my @results = map { $_->wait } @s;
-	is(join(' ', map { $_->{err} =~ /ERROR/ ? $_->{err} : () } @results), '', 'nobody fails');
-	my $rounds = 0;
-	$rounds += $_ for map { "@{ $_->{warnings} }" =~ /(\d+) rounds/ } @results;
-	my $checks = 0;
-	$checks += $_->value('SELECT deadlock_checks FROM zk_session') for @s;
-	cmp_ok($rounds, '>', 10, 'it happened: rounds');
-	diag("$rounds rounds in $seconds s, $checks looks");
-	$_->quit for @s;
-};
-
 # ------------------------------------------------------------------ long queues
-
-# A session with a proxy of its own, whose wait for a lock is measured
-sub measured
-{
-	my ($node, $sql) = @_;
-	my $proxy = proxy();
-	my $s = begun($node, $sql, proxy => $proxy, session_timeout => '60s', deadlock_timeout => '1s');
-	return ($s, $proxy);
-}
 
 # CPU time of the threads that this process has now: ticks, which zk_cpu_seconds counts,
 # are too coarse for what a few looks take
@@ -454,76 +361,40 @@ sub threads_cpu_seconds
 	return $ns / 1e9;
 }
 
-# Let it wait until $end ends that, and tell what a look costs; one test, if times are tested.
-# Returns what $end does.
-sub costs
+# Let it wait for a while; one test, if times are tested
+sub looks_cheaply
 {
-	my ($s, $proxy, $sql, $end) = @_;
-	my $seconds = $MANY > 20 ? 30 : $TIMING ? 3 : 0.2;
+	my ($s, $sql) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 	$s->send($sql);
-	zk_until(sub { grep { $_->[2] eq 'create2' && $_->[4] =~ /__zklock_waits__/ } $proxy->log }, 'its record');
+	zk_until(sub { record($zk, $s) }, 'its record');
 	my ($cpu, $from) = (threads_cpu_seconds($s->pid), time);
-	$proxy->clear_log;
-	sleep $seconds;    # no wait for anything: this time is what is measured
-	$cpu = threads_cpu_seconds($s->pid) - $cpu;
-	$seconds = time - $from;
-	my ($up, $down) = $proxy->bytes;
-	my %asked;
-	$asked{ (split / /)[0] }++ for $proxy->requests;
-	my $state = $end->();
-	my $looks = $s->value('SELECT deadlock_checks FROM zk_session') || 1;
-	$looks *= $seconds / (time - $from);    # about
-	diag(sprintf '%d: %.2f %% of a processor; a look: %.0f us, %.0f bytes to ZooKeeper, %.0f bytes from it; in %.1f s %s',
-		$MANY, 100 * $cpu / $seconds, 1e6 * $cpu / $looks, $up / $looks, $down / $looks, $seconds, join ', ', map { "$asked{$_} $_" } sort keys %asked);
-	in_time($cpu / $seconds, 0.01, 'less than 1 % of a processor');
-	return $state;
+	sleep($MANY > 20 ? 30 : $TIMING ? 3 : 0.2);    # no wait for anything: this time is what is measured
+	$cpu = (threads_cpu_seconds($s->pid) - $cpu) / (time - $from);
+	note sprintf '%d: %.2f %% of a processor', $MANY, 100 * $cpu;
+	in_time($cpu, 0.01, 'less than 1 % of a processor');
+	return;
 }
 
 about 'many who wait for a row, behind one who waits for a lock' => sub {
 	my $h = begun($node_b, q{SELECT zk_xact_lock('/long/x')});
-	my ($w, $proxy) = measured($node_a, q{UPDATE t SET n = 1 WHERE id = 1});
+	my $w = begun($node_a, q{UPDATE t SET n = 1 WHERE id = 1}, deadlock_timeout => '1s');
 	my @rows = map { begun($node_a, '', deadlock_timeout => '1h') } 1 .. $MANY;
 	$_->send('UPDATE t SET n = 2 WHERE id = 1') for @rows;
 	zk_until(sub { $admin[0]->value(q{SELECT count(*) FROM pg_locks WHERE NOT granted}) == $MANY }, 'the waiters');
-	my $state = costs($w, $proxy, q{SELECT zk_xact_lock('/long/x')}, sub { $h->value('COMMIT'); my $r = $w->wait; $w->value('COMMIT'); return $r->{state}; });
-	is($state, '', 'the waiter goes on');
-	is(all_done(@rows) =~ s/ok ?//gr, '', 'so do all others');
-	$_->quit for $h, $w, @rows;
+	looks_cheaply($w, q{SELECT zk_xact_lock('/long/x')});
+	$h->value('COMMIT');
+	is(all_done($w, @rows) =~ s/ok ?//gr, '', 'all go on');
 };
 
 about 'many in one queue, one of whom is in a cycle' => sub {
 	my $h = begun($node_b, q{SELECT zk_xact_lock('/long/q')}, deadlock_timeout => '1s');
-	my ($w, $proxy) = measured($node_a, q{SELECT zk_xact_lock('/long/h')});
+	my $w = begun($node_a, q{SELECT zk_xact_lock('/long/h')}, deadlock_timeout => '1s');
 	my @others = map { begun($_ % 2 ? $node_a : $node_b, '') } 1 .. $MANY;
 	$_->send(q{SELECT zk_xact_lock('/long/q')}) for @others;
 	zk_until(sub { $zk->children('/zklock/long/q') == $MANY + 1 }, 'the waiters');
-	my $state = costs(
-		$w, $proxy,
-		q{SELECT zk_xact_lock('/long/q')},
-		sub {
-			my $began = time;
-			$h->send(q{SELECT zk_xact_lock('/long/h')});
-			my $first = one_done($h, $w);
-			my $result = $first->wait;
-			diag(sprintf 'the cycle is broken after %.2f s', time - $began);
-			$first->value('ROLLBACK');
-			if ($first == $h)
-			{
-				# then all others come before it
-				$w->cancel($admin[0]);
-				$w->value('ROLLBACK');
-			}
-			else
-			{
-				is($h->wait->{state}, '', 'the other one goes on');
-				$h->value('COMMIT');
-			}
-			return $result->{state};
-		});
-	is($state, '40P01', 'the cycle is broken');
-	is(all_done(@others) =~ s/ok ?//gr, '', 'all others have their turn');
-	$_->quit for $h, $w, @others;
+	looks_cheaply($w, q{SELECT zk_xact_lock('/long/q')});
+	one_fails('all others have their turn', [ $h, q{SELECT zk_xact_lock('/long/h')}, 'COMMIT' ], map { [ $_, undef, 'COMMIT' ] } $w, @others);
 };
 
 $_->quit for @admin;
