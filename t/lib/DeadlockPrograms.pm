@@ -20,24 +20,15 @@ Each session takes zk locks, rows of its own cluster and advisory locks, in rand
 order, and commits; after an error it gives everything back and tries again.  The
 seed determines what each does, but not who is faster.
 
-Three sources tell who waited for whom, none of them the code that is tested:
-
-=over
-
-=item * the test itself, which knows when each statement was sent and when it ended;
-
-=item * a sample of PostgreSQL's lock tables and of the queues in ZooKeeper, now and
-then.  A cycle of the same waits of the same statements in two samples stood all the
-time between them;
-
-=item * ZooKeeper's own log (L<Torture::TxnLog>): in which state of the queues a waiter was
-removed as a victim.
-
-=back
+Two sources tell who waited for whom, none of them the code that is tested: the test
+itself, which knows when each statement was sent and when it ended; and ZooKeeper's own
+log (L<Torture::TxnLog>): in which state of the queues a waiter was removed as a victim.
 
 A victim is convicted if one of the waits that its DETAIL names was not there: in
 ZooKeeper exactly then, in PostgreSQL at that time or at most one deadlock_timeout
-before.
+before.  A cycle stood since the last of its statements was sent, unless some statement
+waits for one lock after the other, or for a semaphore, whose places others may have, too.
+One that is never found stands until nothing gets done any more, which is a complaint.
 
 =cut
 
@@ -59,7 +50,6 @@ our $SEMAPHORE = '/dl/s';
 our $PLACES = 2;
 our $ROWS = 3;
 my $ROOT = '/zklock';
-my $MOST_CYCLES = 300;    # looked at in one sample
 
 # How much later than a wait's end somebody may fail for it, on a machine that stands
 # still now and then
@@ -81,7 +71,6 @@ sub new
 		%opt,
 		count => {},
 		complaints => [],
-		standing => {},
 		longest => { seconds => 0, limit => 0, over => -1e9, what => 'none' },
 		by_key => {},
 		victims => []
@@ -93,8 +82,6 @@ sub new
 		$cluster->{admin} = zk_session($cluster->{node});
 	}
 	push @{ $self->{all} }, $self->_session($_) for 0 .. $opt{sessions} - 1;
-	$self->{period} = max(0.08, 0.2 * min(map { $_->{deadlock_timeout} } @{ $self->{clusters} }));
-	$self->{client} = $self->{zk}->client;
 	return $self;
 }
 
@@ -211,7 +198,6 @@ sub go
 	my ($self, $seconds) = @_;
 	my $until = time + $seconds;
 	$self->{deadline} = time + $TIMEOUT;
-	my $sample_at = 0;
 	my %handle;
 	foreach my $one (@{ $self->{all} })
 	{
@@ -221,7 +207,7 @@ sub go
 	while (1)
 	{
 		my $now = time;
-		my $next = $sample_at;
+		my $next = $now + 1;
 		$self->{ending} = 1 if $now >= $until;    # with so many in each other's way that could last
 		foreach my $one (grep { !$_->{waits} } @{ $self->{all} })
 		{
@@ -229,12 +215,6 @@ sub go
 			$next = min($next, $one->{idle_until}) if !$one->{waits} && !$one->{over};
 		}
 		last if !grep { !$_->{over} } @{ $self->{all} };
-		if ($now >= $sample_at)
-		{
-			$self->_sample;
-			$sample_at = time + $self->{period};
-			$next = min($next, $sample_at);
-		}
 		my %ready = map { $handle{ fileno $_ }{key} => 1 } $select->can_read(max(0.001, $next - time));
 		foreach my $one (grep { $_->{waits} && $ready{ $_->{key} } } @{ $self->{all} })
 		{
@@ -254,29 +234,22 @@ sub go
 	}
 	$_->{session}->quit for @{ $self->{all} };
 	$_->{admin}->quit for @{ $self->{clusters} };
-	$self->{client}->close;
 	return $self->_judge;
 }
 
-# Who waits for whom, and what the board says
+# Who does what, and what ZooKeeper has
 sub _state
 {
 	my ($self) = @_;
-	my @text;
-	my $waits = $self->_waits;
-	foreach my $one (@{ $self->{all} })
-	{
-		my $wait = $waits->{ $one->{key} };
-		push @text, _history($one, time);
-		push @text, sprintf '%s %s since %.1f s, waits %s for %s', $one->{key}, $one->{waits} ? $one->{waits}{sql} : 'idle',
-		  time - ($one->{waits} ? $one->{waits}{sent} : time), $wait ? $wait->{zk} ? 'in ZooKeeper' : 'in PostgreSQL' : '', join ' ', @{ $wait->{by} // [] };
-	}
-	push @text, map { my $dir = $_; map { "$dir $_->[0] $_->[3]" } $self->_queue($dir) } @PATHS, $SEMAPHORE;
-	foreach my $name ($self->{client}->children("$ROOT/__zklock_waits__"))
-	{
-		my ($data, $stat) = $self->{client}->get("$ROOT/__zklock_waits__/$name") or next;
-		push @text, sprintf "record %s, version %d, %.1f s old: %s", $name, $stat->{version}, time - $stat->{mtime} / 1000, $data;
-	}
+	my @text = map { _history($_, time) } @{ $self->{all} };
+	$self->{zk}->with_client(
+		sub {
+			my ($client) = @_;
+			foreach my $dir ("$ROOT/__zklock_waits__", map { "$ROOT$_" } @PATHS, $SEMAPHORE)
+			{
+				push @text, map { "$dir/$_:\n" . ($client->get("$dir/$_") // '') } $client->children($dir);
+			}
+		});
 	return join "\n", @text;
 }
 
@@ -363,27 +336,7 @@ sub _victim
 	return;
 }
 
-# ----------------------------------------------------------------- the samples
-
-# [ key, mode, places, name ], in order
-sub _queue
-{
-	my ($self, $dir) = @_;
-	my @queue;
-	foreach my $name (sort { substr($a, -10) cmp substr($b, -10) } $self->{client}->children("$ROOT$dir"))
-	{
-		my ($mode, $places) = kind($name) or next;
-		my $owner = $self->{owner}{"$dir/$name"};
-		if (!defined $owner)
-		{
-			my ($data) = $self->{client}->get("$ROOT$dir/$name");
-			next unless defined $data;
-			$owner = $self->{owner}{"$dir/$name"} = owner($data);
-		}
-		push @queue, [ $owner, $mode, $places, $name ];
-	}
-	return @queue;
-}
+# -------------------------------------------------------------------- queues
 
 # What the name of a contender's node says: its mode and a semaphore's places
 sub kind
@@ -415,110 +368,6 @@ sub _blockers
 		return @before >= $places ? map { $_->[0] } @before : ();
 	}
 	return map { $_->[0] } grep { $mode eq 'exclusive' || $_->[1] eq 'exclusive' } @before;
-}
-
-# { key => { by => [ keys ], need => how many of these must go; undef: all, zk => 1 } }
-sub _waits
-{
-	my ($self) = @_;
-	my %waits;
-	foreach my $cluster (@{ $self->{clusters} })
-	{
-		my $value = $cluster->{admin}->value(
-			q{SELECT string_agg(pid || '=' || array_to_string(pg_blocking_pids(pid), ','), ' ') FROM pg_stat_activity WHERE wait_event_type = 'Lock'});
-		while ($value =~ /(\d+)=([\d,]*)/g)
-		{
-			my ($pid, $by) = ($1, $2);
-			my %by = map { ("$cluster->{port}:$_" => 1) } grep { $_ > 0 } split /,/, $by;
-			$waits{"$cluster->{port}:$pid"} = { by => [ keys %by ] } if %by;
-		}
-	}
-	foreach my $dir (@PATHS, $SEMAPHORE)
-	{
-		my @queue = $self->_queue($dir);
-		foreach my $at (1 .. $#queue)
-		{
-			my @by = _blockers($at, @queue) or next;
-			my %by = map { $_ => 1 } @by;
-			my $need = $queue[$at][2] ? @by - $queue[$at][2] + 1 : undef;
-			$waits{ $queue[$at][0] } = { by => [ keys %by ], need => $need, zk => 1 };
-		}
-	}
-	return \%waits;
-}
-
-# Of these waits, those that nobody can end by itself
-sub stuck
-{
-	my ($waits) = @_;
-	my %stuck = map { $_ => $waits->{$_} } keys %$waits;
-	my $changed = 1;
-	while ($changed)
-	{
-		$changed = 0;
-		foreach my $key (keys %stuck)
-		{
-			my @by = @{ $stuck{$key}{by} };
-			my $free = grep { !$stuck{$_} } @by;
-			next if $free < ($stuck{$key}{need} // scalar @by);
-			delete $stuck{$key};
-			$changed = 1;
-		}
-	}
-	return \%stuck;
-}
-
-# Each cycle, as a list of keys, from the least
-sub cycles
-{
-	my ($stuck) = @_;
-	my @found;
-	foreach my $first (sort keys %$stuck)
-	{
-		my $follow;
-		$follow = sub {
-			my (@way) = @_;
-			foreach my $next (sort @{ $stuck->{ $way[-1] }{by} })
-			{
-				return if @found >= $MOST_CYCLES;
-				if ($next eq $first) { push @found, [@way]; }
-				elsif ($next gt $first && $stuck->{$next} && !grep { $_ eq $next } @way) { $follow->(@way, $next); }
-			}
-		};
-		$follow->($first);
-		undef $follow;
-	}
-	return @found;
-}
-
-sub _sample
-{
-	my ($self) = @_;
-	my $stuck = stuck($self->_waits);
-	my %now;
-	foreach my $cycle (cycles($stuck))
-	{
-		my @zk = grep { $stuck->{$_}{zk} } @$cycle;
-		next if !@zk || grep { !$self->{by_key}{$_} || !$self->{by_key}{$_}{waits} } @$cycle;
-		my $what = join ' -> ', map { "$_#$self->{by_key}{$_}{waits}{number}" } @$cycle;
-		my $first = $self->{standing}{$what}{first} // time;
-		my $seconds = time - $first;
-		my $limit = 3 * max(map { $self->{by_key}{$_}{cluster}{deadlock_timeout} } @zk);
-		$now{$what} = { first => $first };
-		$self->{count}{'cycles seen'}++ if !$self->{standing}{$what};
-		next if $seconds == 0;
-		my $longest = $self->{longest};
-		$longest->{seconds} = max($longest->{seconds}, $seconds);
-		if ($seconds - $limit > $longest->{over})
-		{
-			@$longest{qw(over limit what)} = ($seconds - $limit, $limit,
-				sprintf '%.2f s of %.1f: %s', $seconds, $limit, join ', ', map { "$_ $self->{by_key}{$_}{waits}{sql}" } @$cycle);
-		}
-		$self->{for_ever} = "a cycle stands for ever, after $seconds s: $longest->{what}" if $seconds > $limit + $TIMEOUT / 3;
-	}
-	$self->{standing} = \%now;
-	$self->{count}{samples}++;
-	return;
 }
 
 # ------------------------------------------------------------------- the judge
@@ -594,7 +443,8 @@ sub _judge_victim
 	}
 	return $wrong->('somebody else is the first') if $cycle[0]{waiter} ne $victim->{one}{key};
 
-	my @members;
+	my (@members, @statements);
+	my $limit = 0;
 	foreach my $wait (@cycle)
 	{
 		my ($waiter, $blocker) = map { $self->{by_key}{ $wait->{$_} } } qw(waiter blocker);
@@ -604,10 +454,19 @@ sub _judge_victim
 		return $wrong->("$why: $wait->{waiter} $wait->{what}\n" . join '', map { _history($_, $at) } $waiter, $blocker) if $why;
 		my $statement = _statement_at($waiter, $at);
 		push @members, "$wait->{waiter}#" . ($statement ? $statement->{number} : '?');
+		push @statements, $statement if $statement && @{ $statement->{zk} // [] } < 2 && $wait->{what} !~ /semaphore/;
+		$limit = max($limit, 3 * $waiter->{cluster}{deadlock_timeout}) if $kind;
 		$self->{count}{$kind ? 'zk waits in cycles' : $waiter->{cluster} == $victim->{one}{cluster} ? 'local waits in cycles' : 'local waits elsewhere'}++;
 	}
 	$self->{count}{'in two or more clusters'}++ if keys %{ { map { (split /:/, $_->{waiter})[0] => 1 } @cycle } } > 1;
 	$self->{count}{'longest cycle'} = max($self->{count}{'longest cycle'} // 0, scalar @cycle);
+	if (@statements == @cycle)
+	{
+		my $seconds = $at - max(map { $_->{sent} } @statements);
+		my $longest = $self->{longest};
+		$longest->{seconds} = max($longest->{seconds}, $seconds);
+		@$longest{qw(over limit what)} = ($seconds - $limit, $limit, join ', ', map { $_->{sql} } @statements) if $seconds - $limit > $longest->{over};
+	}
 	my $members = join ' ', sort @members;
 	$wrong->("the second of one cycle: $members") if $self->{broken}{$members}++;
 	return;
