@@ -230,7 +230,6 @@ foreach (
 		is($session->value(q{SELECT count(*) FROM zk_locks WHERE state <> 'lost'}), $call =~ /_lock/ && $r->{state} eq '' ? 1 : 0, 'what is lost is not held');
 		$session->value('SELECT zk_unlock_all()');
 		zk_locks_again($session, 'and the session goes on');
-		$session->quit;
 	};
 }
 
