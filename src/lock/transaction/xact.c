@@ -258,39 +258,24 @@ linger(void)
  */
 
 /*
- * The extension's functions that release locks are dropped with it.  So the session's
- * holds become the transaction's, when nothing but PostgreSQL itself can prevent its commit.
+ * The extension's functions that release locks are dropped with it.  So when that
+ * commits, the session's holds of these scopes end, too.
  */
+static int	orphans = 0;
+
 static pg_noinline void
-adopt_orphans(void)
+find_orphans(void)
 {
-	int			scopes = 0;
 	bool		any = false;
 	dlist_iter	iter;
 
-	if (!zkl_deeds.dropped_something)
-		return;
-	if (!OidIsValid(get_extension_oid("zklock", true)))
-		scopes = ZKL_SESSION_SCOPES;
-	else if (!OidIsValid(get_extension_oid("zklock_advisory", true)))
-		scopes = ZKL_SCOPE(ZK_SCOPE_ADVISORY);
+	orphans = !OidIsValid(get_extension_oid("zklock", true)) ? ZKL_SESSION_SCOPES :
+		!OidIsValid(get_extension_oid("zklock_advisory", true)) ? ZKL_SCOPE(ZK_SCOPE_ADVISORY) : 0;
 	dlist_foreach(iter, &zkl_held)
-	{
-		Lock	   *lock = dlist_container(Lock, in_held, iter.cur);
-		Hold	   *hold;
-
-		while ((hold = zkl_latest_hold(lock, scopes)) != NULL)
-		{
-			hold->scope = hold->scope == ZK_SCOPE_SESSION ? ZK_SCOPE_TRANSACTION : ZK_SCOPE_ADVISORY_TRANSACTION;
-			if (hold->subid == InvalidSubTransactionId)
-				dlist_push_head(&zkl_xact_holds, &hold->in_xact);
-			hold->subid = GetCurrentSubTransactionId();
-			any = true;
-		}
-	}
+		any |= zkl_latest_hold(dlist_container(Lock, in_held, iter.cur), orphans) != NULL;
 	if (any)
 		ereport(NOTICE,
-				(scopes != ZKL_SESSION_SCOPES ?
+				(orphans != ZKL_SESSION_SCOPES ?
 				 errmsg("releasing all advisory locks in ZooKeeper of this session") :
 				 errmsg("releasing all ZooKeeper locks of this session"),
 				 errdetail("The functions that could release them have been dropped.")));
@@ -331,6 +316,17 @@ end_transaction(bool commit)
 			hand_over(hold, InvalidSubTransactionId);
 		else
 			end_hold(hold);
+	}
+	if (commit && orphans != 0)
+	{
+		dlist_foreach_modify(iter, &zkl_held)
+		{
+			Lock	   *lock = dlist_container(Lock, in_held, iter.cur);
+			Hold	   *hold;
+
+			while ((hold = zkl_latest_hold(lock, orphans)) != NULL)
+				end_hold(hold);
+		}
 	}
 	release_ended();
 	if (zkb_peek() != NULL)
@@ -381,6 +377,7 @@ last_callback(XactEvent event, void *arg)
 	if (ends_transaction(event))
 	{
 		last_has_run = false;
+		orphans = 0;
 		callbacks.judged = 0;
 		if (callbacks.oldest != callbacks.newest)
 			leave_older();		/* all of them have run */
@@ -394,7 +391,8 @@ last_callback(XactEvent event, void *arg)
 
 		/* another callback may have claimed, where we have judged already */
 		(void) zkl_write_marks();
-		adopt_orphans();
+		if (zkl_deeds.dropped_something)
+			find_orphans();
 		zkl_bound_next_wait();
 	}
 }
