@@ -348,7 +348,7 @@ AS 'MODULE_PATHNAME', 'zk_lock_paths'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000 ROWS 100;
 
 COMMENT ON FUNCTION zk_lock_paths(text) IS
-'locks and semaphores at or below a path that are held or waited for';
+'locks and semaphores in use at or below a path';
 
 CREATE FUNCTION zk_lock_break(path text, node text)
 RETURNS boolean

@@ -33,7 +33,7 @@ is_deeply(
 	[ sort keys %setting ],
 	[qw(shared_preload_libraries zklock.hosts zklock.root)],
 	'the lines of postgresql.conf');
-is_deeply({ $page{'doc/install.md'}->settings }, \%setting, '- are the same in doc/install.md');
+is_deeply({ $page{'doc/install.md'}->settings, 'zklock.hosts' => $setting{'zklock.hosts'} }, \%setting, '- are the same in doc/install.md, but for the servers');
 
 my $zk = ZooKeeper->new(superuser => 1)->start;    # which has to see what is closed
 my $node = zk_cluster('main', $zk, %setting, 'zklock.hosts' => $zk->hosts,

@@ -311,7 +311,7 @@ zk_leaves_nothing $zk, 'lost' => sub {
 		# a transaction that relied on it, and later ones
 		[ $writes . 'SELECT pg_advisory_lock(1)', '' ],
 		[1],
-		[ 'COMMIT', '40001', qr/^Call pg_advisory_unlock if/ ],
+		[ 'COMMIT', '40001', qr/, release it with pg_advisory_unlock\./ ],
 		[ 'SELECT state FROM zk_locks', 'lost' ],
 		[ 'SELECT pg_advisory_lock(1)', '55000', qr/^Call pg_advisory_unlock,/ ],
 		[ $writes . 'COMMIT', '40001' ],
