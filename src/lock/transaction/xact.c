@@ -473,7 +473,7 @@ xact_callback(XactEvent event, void *arg)
 	zkl_stop_no_longer(ended);
 	if (!ended)
 		zkl_terminate_now_or_later();
-	if (hash_get_num_entries(zkl_locks) == 0 && last_ticket == 0)
+	if (!zkl_has_locks() && last_ticket == 0)
 		return;
 
 	if (ended)
