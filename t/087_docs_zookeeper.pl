@@ -31,8 +31,7 @@ append_to_file($servers[ $_ - 1 ]->dir . '/data/myid', "$_\n") for 1 .. 3;
 my $zk = ZooKeeper::Ensemble->new(@servers)->start;
 my %setting = Doc->new('doc/install.md')->settings;
 is($setting{'zklock.hosts'}, join(',', map { "zk$_:2181" } 1 .. 3), 'zklock.hosts names the servers');
-# A backend loads the library by its first call, and has memory of its own for it.
-my $node = zk_cluster('main', $zk, %setting, shared_preload_libraries => '', 'zklock.hosts' => $zk->hosts,
+my $node = zk_cluster('main', $zk, %setting, 'zklock.hosts' => $zk->hosts,
 	max_connections => $SESSIONS + $WAITERS + 20);
 my $admin = zk_session($node);
 
