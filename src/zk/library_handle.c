@@ -14,7 +14,6 @@
 #include <string.h>
 
 #include "connection.h"
-#include "library_handle.h"
 #include "multi.h"
 
 /* Of a certificate; the names in one rarely have more than 250 bytes */
