@@ -35,7 +35,6 @@ on_create2(int rc, const char *path, const struct Stat *stat, const void *data)
 static void
 on_string(int rc, const char *value, const void *data)
 {
-	(void) value;
 	zkr_complete((ZkRequest *) data, rc);
 }
 
