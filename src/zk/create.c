@@ -15,7 +15,6 @@
 #include "mark_private.h"
 #include "node_private.h"
 #include "operation.h"
-#include "turn.h"
 
 /* ZooKeeper accepts a megabyte for a request by default */
 #define REQUEST_BYTES		(512 * 1024)

@@ -26,13 +26,8 @@
 #include <sys/epoll.h>
 
 #include "connection.h"
-#include "keeper_thread.h"
 #include "lease.h"
-#include "library_handle.h"
 #include "nodes.h"
-#include "proof.h"
-#include "resolve.h"
-#include "stop_signal_private.h"
 #include "tls_private.h"
 #include "watch_private.h"
 

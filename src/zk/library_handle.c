@@ -14,7 +14,6 @@
 #include <string.h>
 
 #include "connection.h"
-#include "library_handle.h"
 #include "multi.h"
 
 /* Of a certificate; the names in one rarely have more than 250 bytes */
@@ -61,8 +60,6 @@ on_session_event(zhandle_t *zh, int type, int state, const char *path, void *con
 {
 	ZkSession  *s = (ZkSession *) context;
 
-	(void) zh;
-	(void) path;
 	if (type != ZOO_SESSION_EVENT || s->info.state == ZKS_OVER || state == ZOO_CONNECTED_STATE)
 		return;					/* connection.c sees the latter */
 	if (state == ZOO_EXPIRED_SESSION_STATE || state == ZOO_AUTH_FAILED_STATE)

@@ -416,12 +416,6 @@ zkp_compare(const void *left, const void *right)
 	return strcmp(a->name, b->name);
 }
 
-void
-zkp_sort(ZkpContender *queue, int n)
-{
-	qsort(queue, n, sizeof(ZkpContender), zkp_compare);
-}
-
 int
 zkp_queue(char *const *names, int n, ZkpMode mode, ZkpContender *queue)
 {
@@ -433,7 +427,7 @@ zkp_queue(char *const *names, int n, ZkpMode mode, ZkpContender *queue)
 			(queue[count].mode == ZKP_SEMAPHORE) == (mode == ZKP_SEMAPHORE))
 			count++;
 	}
-	zkp_sort(queue, count);
+	qsort(queue, count, sizeof(ZkpContender), zkp_compare);
 	return count;
 }
 

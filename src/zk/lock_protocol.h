@@ -206,7 +206,6 @@ extern bool zkp_comes_next(const char *last, int64_t last_czxid, const char *nam
  * filled in, vanished nodes left out, and the queue sorted again.
  */
 extern bool zkp_needs_czxids(const ZkpContender *queue, int n);
-extern void zkp_sort(ZkpContender *queue, int n);
 extern int	zkp_compare(const void *left, const void *right);
 
 /*

@@ -56,7 +56,6 @@
 #include "node_private.h"
 #include "nodes.h"
 #include "operation.h"
-#include "turn.h"
 
 /* The chart */
 static void

@@ -2,7 +2,7 @@
  *
  * node_private.h
  *	  What the files about our nodes share: node.c, create.c, unwanted.c,
- *	  single.c and proof.c.
+ *	  single.c, turn.c and proof.c.
  *
  *-------------------------------------------------------------------------
  */
@@ -145,5 +145,20 @@ extern char *zkn_make_data(const ZkpData *says);
 extern void zkn_doubt_locked(ZkNode *n);
 extern int	zkn_new_version_locked(const ZkNode *n, int seen);
 extern bool zkn_is_ours_locked(const ZkNode *n, const ZkRequest *r);
+
+/*
+ * turn.c: an exclusive node is granted, and alone in its queue; it was deleted
+ * by us, or somehow else; its holder has become a reader.
+ */
+extern void zkn_turn_granted_locked(ZkSession *s, const char *dir, const char *name, int64_t czxid);
+extern void zkn_turn_ended_locked(ZkSession *s, const char *dir, int64_t czxid, bool deleted);
+extern void zkn_turn_shared_locked(ZkSession *s, const char *dir);
+
+/*
+ * A node is created, or, with name NULL, is not: whether nobody is before it,
+ * since it comes right after the last one
+ */
+extern bool zkn_turn_created_locked(ZkSession *s, const char *dir, const char *name, int64_t czxid);
+extern void zkn_free_turns(ZkSession *s);
 
 #endif							/* ZKLOCK_NODE_PRIVATE_H */

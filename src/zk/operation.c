@@ -35,7 +35,6 @@ on_create2(int rc, const char *path, const struct Stat *stat, const void *data)
 static void
 on_string(int rc, const char *value, const void *data)
 {
-	(void) value;
 	zkr_complete((ZkRequest *) data, rc);
 }
 
@@ -250,49 +249,20 @@ ask(ZkSession *s, const ZkOp *op, bool fresh, bool keeps_all, int keeps_data)
 	return r;
 }
 
-/* fresh: according to the leader; keeps_all: what a list shows; keeps_data: of what is read */
-static ZkRequest *
-ask_read(ZkSession *s, int type, const char *path, bool fresh, bool keeps_all, int keeps_data)
+ZkRequest *
+zks_list(ZkSession *s, const char *dir, bool fresh, bool all)
 {
-	ZkOp		op = {.type = type,.path = path};
+	ZkOp		op = {.type = ZOO_GETCHILDREN_OP,.path = dir};
 
-	return ask(s, &op, fresh, keeps_all, keeps_data);
+	return ask(s, &op, fresh, all, 0);
 }
 
 ZkRequest *
-zks_list(ZkSession *s, const char *dir, bool fresh)
+zks_read(ZkSession *s, const char *path, bool fresh, int keeps_data)
 {
-	return ask_read(s, ZOO_GETCHILDREN_OP, dir, fresh, false, 0);
-}
+	ZkOp		op = {.type = keeps_data > 0 ? ZOO_GETDATA_OP : ZOO_EXISTS_OP,.path = path};
 
-ZkRequest *
-zks_list_all(ZkSession *s, const char *dir, bool fresh)
-{
-	return ask_read(s, ZOO_GETCHILDREN_OP, dir, fresh, true, 0);
-}
-
-ZkRequest *
-zks_read(ZkSession *s, const char *path)
-{
-	return ask_read(s, ZOO_GETDATA_OP, path, false, false, ZKS_DATA_KEPT);
-}
-
-ZkRequest *
-zks_read_fresh(ZkSession *s, const char *path)
-{
-	return ask_read(s, ZOO_GETDATA_OP, path, true, false, ZKS_DATA_KEPT);
-}
-
-ZkRequest *
-zks_read_record(ZkSession *s, const char *path)
-{
-	return ask_read(s, ZOO_GETDATA_OP, path, false, false, ZKS_RECORD_KEPT);
-}
-
-ZkRequest *
-zks_stat(ZkSession *s, const char *path)
-{
-	return ask_read(s, ZOO_EXISTS_OP, path, false, false, 0);
+	return ask(s, &op, fresh, false, keeps_data);
 }
 
 ZkRequest *

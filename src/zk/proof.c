@@ -24,7 +24,6 @@
 #include "node_private.h"
 #include "nodes.h"
 #include "operation.h"
-#include "proof.h"
 
 /* ZooKeeper accepts a megabyte for a request by default */
 #define CHECK_BYTES			(400 * 1024)

@@ -48,25 +48,19 @@ typedef struct ZkAnswer
 	int			data_len;		/* zks_request_free */
 } ZkAnswer;
 
-/* zks_read keeps this much of what a node holds, zks_read_record this */
-#define ZKS_DATA_KEPT		2304
-#define ZKS_RECORD_KEPT		(64 * 1024)
+/*
+ * The contenders in a directory, or all that is there, whatever it is; fresh: according
+ * to the leader, else to the server that we are connected to
+ */
+extern ZkRequest *zks_list(ZkSession *session, const char *dir, bool fresh, bool all);
 
 /*
- * The contenders in a directory; fresh: according to the leader, else to the server that
- * we are connected to
+ * One node, with so much of its data, such as what is kept of a lock's node, or of a record
+ * (see ZKP_BOARD); with 0 without it, which is possible even without permission to read it
  */
-extern ZkRequest *zks_list(ZkSession *session, const char *dir, bool fresh);
-
-/* All that is there, whatever it is */
-extern ZkRequest *zks_list_all(ZkSession *session, const char *dir, bool fresh);
-
-/* One node */
-extern ZkRequest *zks_read(ZkSession *session, const char *path);
-extern ZkRequest *zks_read_fresh(ZkSession *session, const char *path);
-
-/* zks_read without the data, possible even without permission to read it */
-extern ZkRequest *zks_stat(ZkSession *session, const char *path);
+#define ZKS_DATA_KEPT		2304
+#define ZKS_RECORD_KEPT		(64 * 1024)
+extern ZkRequest *zks_read(ZkSession *session, const char *path, bool fresh, int keeps_data);
 
 /* Make a node that stays, without data; closed as in ZkpWant */
 extern ZkRequest *zks_make(ZkSession *session, const char *path, bool closed);
@@ -76,9 +70,6 @@ extern ZkRequest *zks_delete(ZkSession *session, const char *path, int version);
 
 /* The same of a directory that is empty, and of nothing but a directory */
 extern ZkRequest *zks_delete_directory(ZkSession *session, const char *path, int version);
-
-/* A record: see ZKP_BOARD */
-extern ZkRequest *zks_read_record(ZkSession *session, const char *path);
 
 /* Set the data of a node that has this version; -1: any */
 extern ZkRequest *zks_write(ZkSession *session, const char *path, const char *data, int version);

@@ -26,7 +26,7 @@
 #include <sys/socket.h>
 #include <sys/types.h>
 
-#include "resolve.h"
+#include "session_private.h"
 
 #define MAX_ADDRESSES	64
 

@@ -18,13 +18,9 @@
 #include <sys/epoll.h>
 
 #include "connection.h"
-#include "keeper_thread.h"
-#include "library_handle.h"
 #include "nodes.h"
-#include "proof.h"
 #include "session.h"
 #include "session_private.h"
-#include "stop_signal_private.h"
 #include "tls_private.h"
 
 /* The most frames that are read with signals blocked */

@@ -184,6 +184,7 @@ struct ZkSession
 	ZkShowing	shown;
 };
 
+/* session_state.c */
 extern bool zks_make_uuid(char *text);
 extern uint32_t zks_random(uint32_t n);
 extern int	zks_ms_until(int64_t until, int64_t now);
@@ -208,6 +209,20 @@ extern void zks_end_locked(ZkSession *s, int error);
 extern bool zks_usable_locked(ZkSession *s);
 extern void zks_catch_up_soon_locked(ZkSession *s);
 extern ZksTrouble zks_errno_trouble(int code);
+
+/* keeper_thread.c */
+extern bool zks_start_keeper(ZkSession *s);
+extern void zks_disown(ZkSession *s);
+
+/* resolve.c */
+extern bool zks_resolve(const char *hosts, bool only_numeric, ZkServers *servers, char *error, int errlen);
+
+/* stop_signal.c */
+extern int64_t zks_stop_locked(ZkSession *s, int64_t now);
+extern bool zks_stop_heeds_doubt(void);
+
+/* From here on its thread does not ask: what the session had is lost */
+extern void zks_stop_closes(ZkSession *s);
 
 /*
  * A production server must never crash because of us, so only with

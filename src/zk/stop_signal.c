@@ -22,9 +22,7 @@
 
 #include "lease.h"
 #include "nodes.h"
-#include "proof.h"
 #include "session_private.h"
-#include "stop_signal_private.h"
 
 #ifndef sigev_notify_thread_id
 #define sigev_notify_thread_id _sigev_un._tid	/* before glibc 2.38 */

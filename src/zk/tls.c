@@ -124,10 +124,6 @@ static bool has_pass_phrase;
 static int
 no_pass_phrase(char *buf, int size, int rwflag, void *userdata)
 {
-	(void) buf;
-	(void) size;
-	(void) rwflag;
-	(void) userdata;
 	has_pass_phrase = true;
 	return 0;
 }
@@ -457,7 +453,6 @@ zks_tls_connection(ZkTls *tls)
 ZkTls *
 zks_tls(const ZkTlsFiles *files, char *error, int errlen)
 {
-	(void) files;
 	snprintf(error, errlen, "TLS is not supported by this build");
 	return NULL;
 }

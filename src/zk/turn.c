@@ -29,8 +29,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "session_private.h"
-#include "turn.h"
+#include "node_private.h"
 
 /* So many paths are remembered, those that were held last */
 #define MOST_TURNS			32

@@ -76,8 +76,6 @@ on_watch(zhandle_t *zh, int type, int state, const char *path, void *context)
 {
 	ZkSession  *s = (ZkSession *) zoo_get_context(zh);
 
-	(void) state;
-	(void) context;
 	if (type == ZOO_SESSION_EVENT)
 		return;					/* it is said to every watch; library_handle.c
 								 * handles it */

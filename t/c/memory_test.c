@@ -539,12 +539,12 @@ step_list(void)
 	ZkAnswer	answer;
 
 	snprintf(path, sizeof(path), "%s/p/q", dir);
-	requests[0] = zks_list(session, path, false);
-	requests[1] = zks_list(session, path, true);
-	requests[2] = zks_list(session, path, true);
+	requests[0] = zks_list(session, path, false, false);
+	requests[1] = zks_list(session, path, true, false);
+	requests[2] = zks_list(session, path, true, false);
 	forget(2);
-	requests[2] = zks_list(session, big, false);
-	requests[3] = zks_list(session, dir, true);
+	requests[2] = zks_list(session, big, false, false);
+	requests[3] = zks_list(session, dir, true, false);
 	WAIT_FOR(all_answered());
 	if (has_answer(1, &answer) &&
 		answer.rc == ZOK && before == ZKN_PRESENT && node(0).state == ZKN_PRESENT &&
@@ -990,10 +990,10 @@ step_share(void)
 	}
 
 	snprintf(path, sizeof(path), "%s/p/q", dir);
-	requests[9] = zks_list(session, path, true);
+	requests[9] = zks_list(session, path, true, false);
 	for (int f = 0; f < 2; f++)
 	{
-		requests[NCROWD + f] = zks_read(session, path_of(form[f], "/p/q"));
+		requests[NCROWD + f] = zks_read(session, path_of(form[f], "/p/q"), false, ZKS_DATA_KEPT);
 		delete_node(form[f] + DELETED);
 		watch_node(form[f] + STAYS);
 	}
@@ -1115,7 +1115,7 @@ step_mark(void)
 	for (int i = 0; i < n; i++)
 		WAIT_FOR(!zkn_mark_is_open(session, mark_path(i)));
 	for (int i = 0; i < n; i++)
-		requests[NCROWD + i] = zks_read_fresh(session, mark_path(i));
+		requests[NCROWD + i] = zks_read(session, mark_path(i), true, ZKS_DATA_KEPT);
 	WAIT_FOR(all_answered());
 	for (int i = 0; i < n; i++)
 	{
@@ -1139,7 +1139,7 @@ step_crowd(void)
 	for (int i = 10; i < NCROWD; i += 3)
 		discard(i);
 	for (int i = 10; i < NCROWD; i++)
-		requests[i] = zks_list(session, big, i % 2 == 0);
+		requests[i] = zks_list(session, big, i % 2 == 0, false);
 	for (int i = 11; i < NCROWD; i += 3)
 		WAIT_FOR(settled(i));
 	for (int i = 10; i < NCROWD; i++)
@@ -1288,7 +1288,7 @@ begin_something(void)
 	discard(0);
 	if (nodes[GROUPS + 2] != NULL)
 		zkn_delete(session, nodes[GROUPS + 2]);
-	requests[8] = zks_read(session, dir);
+	requests[8] = zks_read(session, dir, false, ZKS_DATA_KEPT);
 	mark(0, 1, 2);				/* the version after step_mark */
 	mark(1, 2, 2);
 	decide(1, true);
@@ -1516,7 +1516,7 @@ use_list(int i)
 			requests[i] = zks_list_and_watch(session, list_of[i], rand() % 2 == 0, &watches[i]);
 		}
 		else
-			requests[i] = zks_list(session, list_of[i], rand() % 2 == 0);
+			requests[i] = zks_list(session, list_of[i], rand() % 2 == 0, false);
 	}
 	else if (has_answer(i, &answer))
 	{

@@ -69,7 +69,7 @@ leave_with_tls(char **args, int number)
 		_exit(2);
 	usleep(rand() % 30000);
 	for (int i = rand() % 40; i > 0; i--)
-		(void) zks_list(session, "/", false);
+		(void) zks_list(session, "/", false, false);
 	if (rand() % 2)
 		zks_close(session, rand() % 2, NULL);
 	exit(0);

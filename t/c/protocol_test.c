@@ -541,7 +541,7 @@ test_random_queues(void)
 						taken |= queue[j].czxid == queue[i].czxid;
 				} while (taken);
 			}
-			zkp_sort(queue, n);
+			qsort(queue, n, sizeof(ZkpContender), zkp_compare);
 		}
 		for (int i = 1; i < n; i++)
 			good &= is_before(&queue[i - 1], &queue[i]);
@@ -600,7 +600,7 @@ test_random_grants(void)
 			queue[i].permits = 1 + below(3);
 			queue[i].mode = semaphore ? ZKP_SEMAPHORE : below(5) < writers ? ZKP_EXCLUSIVE : ZKP_SHARED;
 		}
-		zkp_sort(queue, n);
+		qsort(queue, n, sizeof(ZkpContender), zkp_compare);
 		zkp_granted(queue, n, granted);
 		for (int i = 0; i < n; i++)
 		{
@@ -833,7 +833,7 @@ does_list(Actor *a)
 	{
 		for (int i = 0; i < n; i++)
 			queue[i].czxid = actor_named(queue[i].name)->place + 1;
-		zkp_sort(queue, n);
+		qsort(queue, n, sizeof(ZkpContender), zkp_compare);
 	}
 	zkp_look(queue, n, a->name, a->own < 0 ? NULL : actors[a->own].name, &a->want, view);
 	a->armed = a->by_changes;

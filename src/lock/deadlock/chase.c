@@ -102,7 +102,7 @@ list_board(Chase *c, bool *listed)
 	ZkAnswer	answer;
 	int			n;
 
-	if (!zkl_ask_apart(c->reader, zks_list_all(c->reader->patience.session, c->board, false), &answer))
+	if (!zkl_ask_apart(c->reader, zks_list(c->reader->patience.session, c->board, false, true), &answer))
 		return false;
 	*listed = false;
 	n = answer.rc == ZKS_OK ? answer.nchildren : 0;
@@ -154,7 +154,7 @@ read_records(Chase *c, const char *tag)
 			if (record->asked || (tag == NULL ? !record->says_name.names_others : strcmp(record->says_name.tag, tag) != 0))
 				continue;
 			zkl_take_name(&nodes[n], c->board, record->name);
-			nodes[n].list[0].ask = zks_read_record;
+			nodes[n].list[0].keeps = ZKS_RECORD_KEPT;
 			record->asked = true;
 			c->nread++;
 			asked[n++] = record;

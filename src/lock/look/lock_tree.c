@@ -221,7 +221,7 @@ list_some(Walk *w)
 	for (; w->to_list != NULL && r->n < MOST_LISTS; w->to_list = task->next)
 	{
 		task = w->to_list;
-		zkl_ask(r, zks_list_all(r->patience.session, task->dir[0] != '\0' ? task->dir : "/", strcmp(task->dir, w->top) == 0), task);
+		zkl_ask(r, zks_list(r->patience.session, task->dir[0] != '\0' ? task->dir : "/", strcmp(task->dir, w->top) == 0, true), task);
 	}
 
 	/* what is below is put before the rest */

@@ -36,7 +36,7 @@ zkl_take_contenders(ZkSeenQueue *queue, const char *dir, const ZkpContender *con
 		queue->list[i].name = contenders[i];
 		if (contenders[i].name != NULL)
 			queue->list[i].name.name = pstrdup(contenders[i].name);
-		queue->list[i].ask = zks_read;
+		queue->list[i].keeps = ZKS_DATA_KEPT;
 	}
 }
 
@@ -121,21 +121,21 @@ follow_writer(ZkSeenQueue *queue, ZkSeenContender *contender)
 	queue->replaced = true;
 	reader.name = pstrdup(name);
 	contender->name = reader;
-	contender->ask = zks_read;
+	contender->keeps = ZKS_DATA_KEPT;
 }
 
 static void
 take_answer(ZkSeenQueue *queue, ZkSeenContender *contender, const ZkAnswer *answer, const ZkDepth *depth,
 			size_t *kept)
 {
-	bool		was_read = contender->ask == zks_read;
+	bool		was_read = contender->keeps > 0;
 
-	contender->ask = NULL;
+	contender->keeps = ZKL_NOT_READ;
 	contender->rc = answer->rc;
 	if (answer->rc == ZKS_NO_NODE)
 		follow_writer(queue, contender);
 	if (answer->rc == ZKS_NO_AUTH && was_read && depth->closed)
-		contender->ask = zks_stat;
+		contender->keeps = 0;
 	if (answer->rc != ZKS_OK)
 		return;
 	contender->read = true;
@@ -161,7 +161,7 @@ ask(ZkReader *r, ZkSeenContender *contender)
 	const char *dir = contender->queue->dir;
 	char	   *path = contender->name.name == NULL ? pstrdup(dir) : psprintf("%s/%s", dir, contender->name.name);
 
-	zkl_ask(r, contender->ask(r->patience.session, path), contender);
+	zkl_ask(r, zks_read(r->patience.session, path, contender->fresh, contender->keeps), contender);
 	pfree(path);
 }
 
@@ -178,7 +178,7 @@ take_answers(ZkReader *r, int left, const ZkDepth *depth, size_t *kept)
 			return false;
 		take_answer(contender->queue, contender, &answer, depth, kept);
 		zkl_drop_oldest(r);
-		if (contender->ask != NULL)
+		if (contender->keeps != ZKL_NOT_READ)
 			ask(r, contender);
 	}
 	return true;
@@ -190,7 +190,7 @@ read_on(ZkReader *r, ZkSeenQueue *queue, const ZkDepth *depth, size_t *kept)
 {
 	for (int i = queue->nread; i < queue->end; i++)
 	{
-		if (queue->list[i].ask == NULL)
+		if (queue->list[i].keeps == ZKL_NOT_READ)
 			continue;
 		if (!take_answers(r, ZKL_WINDOW - 1, depth, kept))
 			return false;
@@ -321,7 +321,7 @@ zkl_read_queue(ZkReader *r, const char *dir, bool semaphore, const ZkDepth *dept
 	bool		answered;
 
 	memset(queue, 0, sizeof(*queue));
-	if (!zkl_ask_apart(r, zks_list(r->patience.session, dir, false), &answer))
+	if (!zkl_ask_apart(r, zks_list(r->patience.session, dir, false, false), &answer))
 		return false;
 	zkl_take_queue(queue, dir, semaphore, &answer);
 	answered = zkl_read_queues(r, queue, 1, depth);
@@ -341,7 +341,7 @@ zkl_read_owner(ZkReader *r, const ZkSeenQueue *queue, int at, int64 *owner)
 	if (*owner != 0)
 		return true;
 	zkl_take_name(&alone, queue->dir, queue->list[at].name.name);
-	alone.list[0].ask = zks_stat;
+	alone.list[0].keeps = 0;
 	answered = zkl_read_queues(r, &alone, 1, &depth);
 	*owner = alone.list[0].stat.owner;
 	return answered;

@@ -14,13 +14,16 @@
 
 typedef struct ZkSeenQueue ZkSeenQueue;
 
+#define ZKL_NOT_READ	(-1)
+
 typedef struct ZkSeenContender
 {
 	ZkpContender name;			/* comes first: see zkp_compare; with name
 								 * NULL: a single node that is no lock */
 	bool		granted;
-	ZkRequest  *(*ask) (ZkSession *session, const char *path);	/* about it, next; NULL:
-																 * no more */
+	bool		fresh;			/* it is read according to the leader */
+	int			keeps;			/* it is read next, with so much of its data;
+								 * 0: without; ZKL_NOT_READ: no more */
 	ZkSeenQueue *queue;			/* that it is in, from then on */
 	int			rc;				/* of the answer */
 	bool		read;			/* what follows is known */

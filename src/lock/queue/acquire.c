@@ -89,7 +89,7 @@ warn_of_strangers(Call *c, Place *p, const ZkAnswer *list)
 	for (int i = 0; i < list->nstrangers; i++)
 	{
 		zkl_take_name(&strangers[i], dir, list->strangers[i]);
-		strangers[i].list[0].ask = zks_stat;
+		strangers[i].list[0].keeps = 0;
 	}
 	if (!zkl_read_others(c, p, strangers, list->nstrangers))
 		return;

@@ -140,10 +140,10 @@ zkl_send_list(Call *c, Place *p, bool fresh)
 	zkl_drop_list(c, p);
 	p->list_fresh = fresh;
 	p->leftovers = zkn_leftovers(c->session, p->target->dir);
-	p->list = zkb_sent(zkl_is_single(c) ? zks_read_fresh(c->session, p->target->dir) :
+	p->list = zkb_sent(zkl_is_single(c) ? zks_read(c->session, p->target->dir, true, ZKS_DATA_KEPT) :
 					   p->by_changes ?
 					   zks_list_and_watch(c->session, p->target->dir, fresh, &p->changes) :
-					   zks_list(c->session, p->target->dir, fresh));
+					   zks_list(c->session, p->target->dir, fresh, false));
 }
 
 /*

@@ -90,11 +90,11 @@ read_mark(void *arg)
 		return false;
 	zkl_take_name(&nodes[0], talk->mark, NULL);
 	if (talk->node == NULL)
-		nodes[0].list[0].ask = zks_read_fresh;
+		nodes[0].list[0].fresh = true;
 	else
 	{
 		zkl_take_name(&nodes[1], talk->node, NULL);
-		nodes[1].list[0].ask = zks_stat;
+		nodes[1].list[0].keeps = 0;
 		zks_gather(patience->session);
 	}
 	if (!zkl_read_queues(talk->reader, nodes, talk->node != NULL ? 2 : 1, &one))
