@@ -243,7 +243,7 @@ read_list(Call *c, Place *p)
 	{
 		if (!zkl_await_fresh(c, zkb_wait_answer_due(c->wait)))
 			return START_AGAIN;
-		zkl_ask_again(c);
+		zkl_ask_again(c, MOST_DOUBLINGS);
 		return LIST_AGAIN;
 	}
 	/* do not give up our place because of a server that lags behind */
@@ -296,7 +296,7 @@ take_turn(Call *c, int at)
 
 			/* nobody has gone, though somebody may have come */
 			if (outcome == LIST_AGAIN && p->view.need >= need)
-				zkl_ask_after_pause(c, p->by_changes ? 0 : MOST_DOUBLINGS);
+				zkl_ask_again(c, p->by_changes ? 0 : MOST_DOUBLINGS);
 			need = Min(need, p->view.need);
 		}
 		if (outcome == GRANTED)
@@ -456,7 +456,7 @@ acquire(Call *c)
 			zkb_counters.timeouts += c->may_wait;
 			return false;
 		}
-		zkl_ask_again(c);
+		zkl_ask_again(c, MOST_DOUBLINGS);
 	}
 }
 

@@ -30,12 +30,6 @@
 
 ZkDeeds		zkl_deeds;
 
-void
-zkl_forget_deeds(void)
-{
-	memset(&zkl_deeds, 0, sizeof(zkl_deeds));
-}
-
 bool
 zkl_has_written(void)
 {
@@ -162,10 +156,9 @@ zkl_guard(bool writes, int64 asked_at)
 					  zkb_deadline(zklock_operation_timeout));
 	if (proof != ZKB_NO_ANSWER)
 		refuse_lost_at_commit(&relied); /* the answer may have brought a loss */
-	if (proof == ZKB_PROVEN)
-		return relied.locks[0];
-	raise_doubt_at_commit(relied.locks[0], false);
-	return NULL;				/* not reached */
+	if (proof != ZKB_PROVEN)
+		raise_doubt_at_commit(relied.locks[0], false);
+	return relied.locks[0];
 }
 
 void
