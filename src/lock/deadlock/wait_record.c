@@ -22,7 +22,6 @@
 #include "utils/timestamp.h"
 
 #include "backend/encoding.h"
-#include "backend/node_identity.h"
 #include "backend/settings.h"
 #include "backend/wait.h"
 #include "wait_record.h"

@@ -28,7 +28,6 @@
 #include "pgstat.h"
 #include "utils/memutils.h"
 
-#include "acquire.h"
 #include "backend/encoding.h"
 #include "backend/errors.h"
 #include "backend/node_identity.h"

@@ -12,7 +12,6 @@
 #include "acquire.h"
 #include "lock/deadlock/deadlock.h"
 #include "lock/look/seen_queue.h"
-#include "lock/look/wait_log.h"
 
 /* How often a pause is doubled, at most: see zkl_ask_again */
 #define MOST_DOUBLINGS	8

@@ -16,12 +16,10 @@
 #include "utils/memutils.h"
 
 #include "backend/backend_session.h"
-#include "backend/compat.h"
 #include "backend/errors.h"
 #include "backend/internals.h"
 #include "backend/settings.h"
 #include "commit_guard.h"
-#include "hold_table.h"
 
 /*-------------------------------------------------------------------------
  * What the transaction has done

@@ -29,9 +29,8 @@
 #include "backend/compat.h"
 #include "backend/internals.h"
 #include "backend/settings.h"
-#include "claimed.h"
+#include "claim.h"
 #include "commit_guard.h"
-#include "hold_table.h"
 #include "stop.h"
 #include "xact.h"
 
