@@ -192,13 +192,12 @@ zkl_is_judged(void)
  */
 static struct
 {
-	bool		active;
 	int			lock_timeout;	/* the user's */
 	int64		until;
 
 	/*
 	 * Of a lock that the transaction relies on: another callback may unlock
-	 * it, and so free it
+	 * it, and so free it.  NULL: they are not bounded
 	 */
 	char	   *name;
 	const char *unlock_function;
@@ -226,7 +225,6 @@ zkl_bound_waits(const Lock *lock)
 	bound.until = info.quorum_at + zks_stale_after(&info);
 	bound.name = MemoryContextStrdup(TopTransactionContext, zkl_name(lock));
 	bound.unlock_function = zkl_unlock_function(lock);
-	bound.active = true;
 	bound.lock_timeout = LockTimeout;
 	zkl_bound_next_wait();
 	bound.context.callback = explain_bound;
@@ -240,7 +238,7 @@ zkl_bound_next_wait(void)
 {
 	int64		ms = Max((bound.until - zks_now() + ZKS_MS - 1) / ZKS_MS, 1);
 
-	if (!bound.active)
+	if (bound.name == NULL)
 		return;
 	if (bound.lock_timeout > 0)
 		ms = Min(ms, bound.lock_timeout);
@@ -253,9 +251,9 @@ zkl_bound_next_wait(void)
 void
 zkl_unbound_waits(void)
 {
-	if (!bound.active)
+	if (bound.name == NULL)
 		return;
-	bound.active = false;
+	bound.name = NULL;
 	(void) replace_lock_timeout(bound.lock_timeout);
 	remove_error_context(&bound.context);
 }

@@ -14,7 +14,7 @@
 
 /*
  * Called when the library is loaded; see is called first for each statement that is not
- * planned
+ * planned (statement_hooks.c)
  */
 extern void zkl_watch_commits(void);
 extern void zkl_install_hooks(void (*see) (const Node *statement));
