@@ -20,7 +20,6 @@
 #include "backend/path.h"
 #include "backend/settings.h"
 #include "lock/transaction/hold.h"
-#include "lock/transaction/release.h"
 #include "sql_function.h"
 
 #define ADVISORY_DIR	"/advisory"

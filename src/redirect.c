@@ -188,7 +188,7 @@ target_of(Oid function)
 static bool
 is_watching(void)
 {
-	return zklock_advisory != ZKLOCK_ADVISORY_OFF || zklock_is_dropped("zklock.advisory");
+	return zklock_advisory != ZKLOCK_ADVISORY_OFF || zklock_first_dropped("zklock.advisory") != NULL;
 }
 
 static void

@@ -11,8 +11,6 @@
 #include "postgres.h"
 
 #include "catalog/pg_type.h"
-#include "commands/trigger.h"
-#include "fmgr.h"
 #include "lib/qunique.h"
 #include "miscadmin.h"
 #include "utils/array.h"
@@ -26,8 +24,6 @@
 #include "lock/transaction/claim.h"
 #include "lock/transaction/fence.h"
 #include "lock/transaction/hold.h"
-#include "lock/transaction/release.h"
-#include "lock/transaction/statement_hooks.h"
 #include "lock/transaction/xact.h"
 #include "redirect.h"
 #include "sql_function.h"

@@ -10,7 +10,6 @@
 
 #include "compat.h"
 #include "wait.h"
-#include "zk/node.h"
 
 /* 53200, and the same if this is NULL */
 pg_noreturn extern void zkb_raise_no_memory(void);

@@ -33,7 +33,6 @@
 #include "encoding.h"
 #include "node_identity.h"
 #include "settings.h"
-#include "zk/lock_protocol.h"
 
 const char *const zkb_field_names[ZKB_FIELDS] = {
 	"tag", "host", "port", "cluster_name", "pid", "database", "user", "application_name"

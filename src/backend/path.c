@@ -55,9 +55,8 @@ check_part(const char *part, int len)
 	return NULL;
 }
 
-/* What is wrong with this path, or NULL */
-static const char *
-check_path(const char *path)
+const char *
+zkb_check_path(const char *path)
 {
 	const char *part = path + 1;
 	int			nparts = 0;
@@ -89,12 +88,6 @@ check_path(const char *path)
 	}
 }
 
-bool
-zkb_is_lock_path(const char *path)
-{
-	return check_path(path) == NULL;
-}
-
 const char *
 zkb_check_root(const char *root)
 {
@@ -102,7 +95,7 @@ zkb_check_root(const char *root)
 		return NULL;
 	if (strcmp(root, "/zookeeper") == 0 || strncmp(root, "/zookeeper/", 11) == 0)
 		return "ZooKeeper keeps its own data there.";
-	return check_path(root);
+	return zkb_check_path(root);
 }
 
 char *
@@ -123,7 +116,7 @@ zkb_path_from_text(text *path)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("lock path is longer than %d bytes", ZK_PATH_MAX)));
-	wrong = check_path(utf8);
+	wrong = zkb_check_path(utf8);
 	if (wrong != NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),

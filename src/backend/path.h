@@ -38,8 +38,8 @@ extern char *zkb_path_argument(FunctionCallInfo fcinfo);
  */
 extern char *zkb_name_as_part(const char *name);
 
-/* Whether zkb_path_from_text may return this, which may be anything */
-extern bool zkb_is_lock_path(const char *path);
+/* What is wrong with this path, which may be anything; NULL: zkb_path_from_text may return it */
+extern const char *zkb_check_path(const char *path);
 
 /*
  * A node's name in UTF-8, from what zk_lock_queue shows; not checked;

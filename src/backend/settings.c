@@ -442,9 +442,8 @@ forget_those_in_force(bool reloaded)
 	}
 }
 
-/* The first one that has lost its value, of all or with this name; or NULL */
-static const char *
-first_dropped(const char *wanted)
+const char *
+zklock_first_dropped(const char *wanted)
 {
 	ListCell   *cell;
 
@@ -466,7 +465,7 @@ first_dropped(const char *wanted)
 void
 zklock_refuse_dropped_settings(void)
 {
-	const char *name = first_dropped(NULL);
+	const char *name = zklock_first_dropped(NULL);
 
 	if (name != NULL)
 		ereport(ERROR,
@@ -474,12 +473,6 @@ zklock_refuse_dropped_settings(void)
 				 errmsg("parameter \"%s\" was rejected when zklock was loaded", name),
 				 errdetail("Its value was invalid, or the connecting role lacks permission to set it."),
 				 errhint("Reconnect without setting it, or have an administrator correct it.")));
-}
-
-bool
-zklock_is_dropped(const char *name)
-{
-	return first_dropped(name) != NULL;
 }
 
 void

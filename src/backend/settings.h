@@ -77,7 +77,10 @@ extern void zklock_define_settings(void);
  */
 extern void zklock_refuse_dropped_settings(void);
 
-/* Whether this one has, and nothing else is in effect by now */
-extern bool zklock_is_dropped(const char *name);
+/*
+ * The first one that has, of all or with this name, where nothing else is in effect by
+ * now; or NULL
+ */
+extern const char *zklock_first_dropped(const char *wanted);
 
 #endif							/* ZKLOCK_SETTINGS_H */

@@ -26,12 +26,10 @@
 #include "miscadmin.h"
 #include "utils/backend_status.h"
 
-#include "backend/node_identity.h"
 #include "chase.h"
 #include "lock/look/seen_queue.h"
 #include "lock/look/wait_log.h"
 #include "wait_graph.h"
-#include "wait_record.h"
 
 /*
  * What is read at most: nodes, names in the lists of queues, bytes of records,

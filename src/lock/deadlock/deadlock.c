@@ -46,7 +46,6 @@
 #include "backend/slots.h"
 #include "chase.h"
 #include "deadlock.h"
-#include "wait_record.h"
 
 /* Looks after the first are at least so far apart */
 #define SHORTEST_PAUSE_MS	10

@@ -8,9 +8,7 @@
 #ifndef ZKLOCK_DEADLOCK_H
 #define ZKLOCK_DEADLOCK_H
 
-#include "backend/wait.h"
 #include "lock/look/wait_log.h"
-#include "zk/lock_protocol.h"
 
 /* The wait of one contender */
 typedef struct ZkSearch ZkSearch;

@@ -27,7 +27,6 @@
 #include "lib/stringinfo.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
-#include "storage/lock.h"
 #include "storage/lwlock.h"
 #include "storage/proc.h"
 

@@ -22,7 +22,6 @@
 #include "utils/timestamp.h"
 
 #include "backend/encoding.h"
-#include "backend/node_identity.h"
 #include "backend/settings.h"
 #include "backend/wait.h"
 #include "wait_record.h"
@@ -129,12 +128,6 @@ zkl_record_lines(const ZkRecord *record)
 	return lines.data;
 }
 
-static bool
-begins_with(const char *line, const char *word)
-{
-	return strncmp(line, word, strlen(word)) == 0;
-}
-
 /* Both parts are as long as a path can be that we make */
 static bool
 read_node(const char *path, ZkRecord *record)
@@ -194,9 +187,9 @@ zkl_read_record(const char *data, int len, ZkRecord *record)
 	record->identity = pstrdup(text);
 	while ((line = strsep(&text, "\n")) != NULL)
 	{
-		if (record->dir == NULL && begins_with(line, NODE) && !read_node(line + strlen(NODE), record))
+		if (record->dir == NULL && strncmp(line, NODE, strlen(NODE)) == 0 && !read_node(line + strlen(NODE), record))
 			return false;
-		if (begins_with(line, WAITER))
+		if (strncmp(line, WAITER, strlen(WAITER)) == 0)
 		{
 			ZkLocalWait *wait;
 

@@ -9,7 +9,6 @@
 #define ZKLOCK_WAIT_RECORD_H
 
 #include "local_waits.h"
-#include "zk/lock_protocol.h"
 
 /* In the place of a tag: of one who does not count himself */
 #define ZKL_NO_TAG		"----------------"

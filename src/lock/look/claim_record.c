@@ -20,7 +20,6 @@
 #include "postgres.h"
 
 #include "lib/stringinfo.h"
-#include "utils/timestamp.h"
 
 #include "claim_record.h"
 #include "zk/lock_protocol.h"

@@ -15,8 +15,7 @@
 #include "backend/errors.h"
 #include "backend/path.h"
 #include "backend/settings.h"
-#include "inspect.h"
-#include "seen_queue.h"
+#include "lock_tree.h"
 
 typedef struct Break
 {

@@ -162,7 +162,7 @@ find_directories(Walk *w, const Task *task, const ZkAnswer *answer)
 		const char *path = dir + w->root_len;
 
 		CHECK_FOR_INTERRUPTS();
-		if (zkb_is_lock_path(path) && (w->root_len > 0 || strcmp(path, "/zookeeper") != 0))
+		if (zkb_check_path(path) == NULL && (w->root_len > 0 || strcmp(path, "/zookeeper") != 0))
 			list_later(w, dir, ZKP_NONE, 0);
 		pfree(dir);
 	}

@@ -32,4 +32,11 @@ typedef enum ZkWalk
  */
 extern void zkl_walk(const char *full, ZkWalk what, ZkShowQueue callback, void *arg);
 
+/*
+ * Delete the node of this name (inspect.c), and tell the user and the server's log whose
+ * it was.  False if it was already gone.  Raises 22023 unless it is a
+ * contender's name.
+ */
+extern bool zkl_break(const char *full, const char *node);
+
 #endif							/* ZKLOCK_LOCK_TREE_H */

@@ -10,7 +10,6 @@
 
 #include "backend/node_identity.h"
 #include "reader.h"
-#include "zk/lock_protocol.h"
 
 typedef struct ZkSeenQueue ZkSeenQueue;
 

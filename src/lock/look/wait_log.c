@@ -16,7 +16,6 @@
 #include "storage/proc.h"
 
 #include "backend/encoding.h"
-#include "backend/node_identity.h"
 #include "seen_queue.h"
 #include "wait_log.h"
 

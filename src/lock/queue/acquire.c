@@ -28,7 +28,6 @@
 #include "pgstat.h"
 #include "utils/memutils.h"
 
-#include "acquire.h"
 #include "backend/encoding.h"
 #include "backend/errors.h"
 #include "backend/node_identity.h"
@@ -243,7 +242,7 @@ read_list(Call *c, Place *p)
 	{
 		if (!zkl_await_fresh(c, zkb_wait_answer_due(c->wait)))
 			return START_AGAIN;
-		zkl_ask_again(c);
+		zkl_ask_again(c, MOST_DOUBLINGS);
 		return LIST_AGAIN;
 	}
 	/* do not give up our place because of a server that lags behind */
@@ -296,7 +295,7 @@ take_turn(Call *c, int at)
 
 			/* nobody has gone, though somebody may have come */
 			if (outcome == LIST_AGAIN && p->view.need >= need)
-				zkl_ask_after_pause(c, p->by_changes ? 0 : MOST_DOUBLINGS);
+				zkl_ask_again(c, p->by_changes ? 0 : MOST_DOUBLINGS);
 			need = Min(need, p->view.need);
 		}
 		if (outcome == GRANTED)
@@ -456,7 +455,7 @@ acquire(Call *c)
 			zkb_counters.timeouts += c->may_wait;
 			return false;
 		}
-		zkl_ask_again(c);
+		zkl_ask_again(c, MOST_DOUBLINGS);
 	}
 }
 
@@ -532,7 +531,6 @@ zkl_acquire(ZkTarget *targets, int n, ZkpMode mode, int32 permits, bool may_wait
 		if (c.waiting != NULL && zks_now() >= wait->lock_deadline)
 			zkb_counters.timeouts++;
 		wait->tell = NULL;
-		wait->arg = NULL;
 		if (c.reader != NULL)
 			zkl_end_reading(c.reader);
 		zkl_drop_from(&c, 0);

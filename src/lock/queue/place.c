@@ -69,7 +69,7 @@ zkl_drop_from(Call *c, int first)
  * call that may not wait, nor be asked without a pause.
  */
 void
-zkl_ask_after_pause(Call *c, int doublings)
+zkl_ask_again(Call *c, int doublings)
 {
 	int64		now = zks_now();
 	int64		until;
@@ -87,12 +87,6 @@ zkl_ask_after_pause(Call *c, int doublings)
 	zkb_sleep(c->wait, c->session, Min(until, c->wait->try_until), ZKB_WAIT_ACQUIRE);
 	if (zks_now() >= c->wait->try_until)
 		zkb_raise_no_use(c->wait);
-}
-
-void
-zkl_ask_again(Call *c)
-{
-	zkl_ask_after_pause(c, MOST_DOUBLINGS);
 }
 
 static bool
@@ -190,9 +184,10 @@ zkl_await_list(Call *c, Place *p, ZkAnswer *answer)
 		if (!zkl_await_fresh(c, patience.until))
 			return false;
 		CHECK_FOR_INTERRUPTS();
+
+		/* the first repeat, after a lost connection, needs no pause */
 		if (asked > 1)
-			zkl_ask_again(c);	/* the first repeat, after a lost connection,
-								 * needs no pause */
+			zkl_ask_again(c, MOST_DOUBLINGS);
 		zkl_send_list(c, p, true);
 	}
 }
@@ -382,7 +377,7 @@ zkl_join_queues(Call *c, int first)
 		if (late)
 			zkb_raise_no_answer(c->wait);
 		parents |= rc == ZKS_NO_NODE;
-		zkl_ask_again(c);
+		zkl_ask_again(c, MOST_DOUBLINGS);
 	}
 }
 

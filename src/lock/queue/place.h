@@ -12,9 +12,8 @@
 #include "acquire.h"
 #include "lock/deadlock/deadlock.h"
 #include "lock/look/seen_queue.h"
-#include "lock/look/wait_log.h"
 
-/* How often a pause is doubled, at most: see zkl_ask_after_pause */
+/* How often a pause is doubled, at most: see zkl_ask_again */
 #define MOST_DOUBLINGS	8
 #define FEW_DOUBLINGS	4
 
@@ -106,8 +105,7 @@ extern char *zkl_tell_blockers(void *arg);
 /* place.c */
 extern void zkl_drop_list(Call *c, Place *p);
 extern void zkl_drop_from(Call *c, int first);
-extern void zkl_ask_after_pause(Call *c, int doublings);
-extern void zkl_ask_again(Call *c);
+extern void zkl_ask_again(Call *c, int doublings);
 extern ZkPatience zkl_patience(Call *c, Place *p);
 extern bool zkl_await_fresh(Call *c, int64 until);
 extern void zkl_send_list(Call *c, Place *p, bool fresh);

@@ -60,7 +60,7 @@ judge_occupant(Call *c, Place *p, const ZkStat *node)
 		return TAKEN;
 	}
 	remove_directory(c, p, node->version);
-	zkl_ask_again(c);
+	zkl_ask_again(c, MOST_DOUBLINGS);
 	return LIST_AGAIN;
 }
 
@@ -87,12 +87,12 @@ watch_occupant(Call *c, Place *p)
 		zkl_must_be_open(c, p, watch.rc);
 		if (!zkl_await_fresh(c, patience.until))
 			return START_AGAIN;
-		zkl_ask_again(c);
+		zkl_ask_again(c, MOST_DOUBLINGS);
 		return LIST_AGAIN;
 	}
 	if (watch.state != ZKR_WATCH_ARMED)
 	{
-		zkl_ask_after_pause(c, FEW_DOUBLINGS);	/* the others are faster */
+		zkl_ask_again(c, FEW_DOUBLINGS);	/* the others are faster */
 		return LIST_AGAIN;
 	}
 

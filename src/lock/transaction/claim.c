@@ -21,7 +21,6 @@
 #include "backend/errors.h"
 #include "backend/settings.h"
 #include "claim.h"
-#include "claimed.h"
 #include "hold.h"
 #include "lock/look/seen_queue.h"
 #include "xact.h"

@@ -27,9 +27,8 @@
 #include "backend/errors.h"
 #include "backend/node_identity.h"
 #include "backend/settings.h"
-#include "claimed.h"
+#include "claim.h"
 #include "commit_guard.h"
-#include "lock/look/claim_record.h"
 
 /* What a mark has before the identity, and the request beside paths and data */
 #define MARK_EXTRA		512

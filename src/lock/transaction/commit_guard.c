@@ -16,12 +16,10 @@
 #include "utils/memutils.h"
 
 #include "backend/backend_session.h"
-#include "backend/compat.h"
 #include "backend/errors.h"
 #include "backend/internals.h"
 #include "backend/settings.h"
 #include "commit_guard.h"
-#include "hold_table.h"
 
 /*-------------------------------------------------------------------------
  * What the transaction has done
@@ -29,12 +27,6 @@
  */
 
 ZkDeeds		zkl_deeds;
-
-void
-zkl_forget_deeds(void)
-{
-	memset(&zkl_deeds, 0, sizeof(zkl_deeds));
-}
 
 bool
 zkl_has_written(void)
@@ -162,10 +154,9 @@ zkl_guard(bool writes, int64 asked_at)
 					  zkb_deadline(zklock_operation_timeout));
 	if (proof != ZKB_NO_ANSWER)
 		refuse_lost_at_commit(&relied); /* the answer may have brought a loss */
-	if (proof == ZKB_PROVEN)
-		return relied.locks[0];
-	raise_doubt_at_commit(relied.locks[0], false);
-	return NULL;				/* not reached */
+	if (proof != ZKB_PROVEN)
+		raise_doubt_at_commit(relied.locks[0], false);
+	return relied.locks[0];
 }
 
 void
@@ -201,13 +192,12 @@ zkl_is_judged(void)
  */
 static struct
 {
-	bool		active;
 	int			lock_timeout;	/* the user's */
 	int64		until;
 
 	/*
 	 * Of a lock that the transaction relies on: another callback may unlock
-	 * it, and so free it
+	 * it, and so free it.  NULL: they are not bounded
 	 */
 	char	   *name;
 	const char *unlock_function;
@@ -235,7 +225,6 @@ zkl_bound_waits(const Lock *lock)
 	bound.until = info.quorum_at + zks_stale_after(&info);
 	bound.name = MemoryContextStrdup(TopTransactionContext, zkl_name(lock));
 	bound.unlock_function = zkl_unlock_function(lock);
-	bound.active = true;
 	bound.lock_timeout = LockTimeout;
 	zkl_bound_next_wait();
 	bound.context.callback = explain_bound;
@@ -249,7 +238,7 @@ zkl_bound_next_wait(void)
 {
 	int64		ms = Max((bound.until - zks_now() + ZKS_MS - 1) / ZKS_MS, 1);
 
-	if (!bound.active)
+	if (bound.name == NULL)
 		return;
 	if (bound.lock_timeout > 0)
 		ms = Min(ms, bound.lock_timeout);
@@ -262,9 +251,9 @@ zkl_bound_next_wait(void)
 void
 zkl_unbound_waits(void)
 {
-	if (!bound.active)
+	if (bound.name == NULL)
 		return;
-	bound.active = false;
+	bound.name = NULL;
 	(void) replace_lock_timeout(bound.lock_timeout);
 	remove_error_context(&bound.context);
 }

@@ -47,7 +47,6 @@ typedef struct ZkDeeds
 } ZkDeeds;
 
 extern ZkDeeds zkl_deeds;
-extern void zkl_forget_deeds(void);
 
 /*
  * From the guard to the commit, waits for PostgreSQL's locks are bounded by

@@ -20,8 +20,6 @@
 #include "backend/errors.h"
 #include "backend/settings.h"
 #include "hold.h"
-#include "hold_table.h"
-#include "lock/queue/acquire.h"
 #include "stop.h"
 #include "xact.h"
 

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * hold.h
- *	  Taking holds, and showing them.
+ *	  Taking holds, releasing them (release.c), and showing them.
  *
  *-------------------------------------------------------------------------
  */
@@ -35,6 +35,19 @@ extern bool zkl_lock(char **paths, int n, ZkpMode mode, int32 permits, ZkScope s
  * that, and releases what zkl_lock has taken.
  */
 extern void zkl_add_shadow(const char *path, const LOCKTAG *tag, ZkpMode mode, ZkScope scope);
+
+/*
+ * Release the latest hold of this scope, which is one of the session's, of each of
+ * these different paths; returns how many.  One without such a hold, or whose lock
+ * proves to have been lost, is not counted, with a WARNING.
+ */
+extern int	zkl_unlock(char **paths, int n, ZkpMode mode, ZkScope scope);
+
+/*
+ * Release all holds of these scopes, of ZKL_SESSION_SCOPES; returns how many, not
+ * counting lost ones.
+ */
+extern int64 zkl_unlock_all(int scopes);
 
 /*
  * A single node is one exclusive lock, and nothing else: raises 0A000 if the next one would

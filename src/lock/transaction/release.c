@@ -15,8 +15,7 @@
 #include "backend/backend_session.h"
 #include "backend/errors.h"
 #include "backend/settings.h"
-#include "hold_table.h"
-#include "release.h"
+#include "hold.h"
 #include "stop.h"
 
 /*

@@ -21,8 +21,7 @@
 
 #include "backend/compat.h"
 #include "commit_guard.h"
-#include "release.h"
-#include "statement_hooks.h"
+#include "hold.h"
 #include "stop.h"
 #include "xact.h"
 

@@ -29,9 +29,8 @@
 #include "backend/compat.h"
 #include "backend/internals.h"
 #include "backend/settings.h"
-#include "claimed.h"
+#include "claim.h"
 #include "commit_guard.h"
-#include "hold_table.h"
 #include "stop.h"
 #include "xact.h"
 
@@ -45,8 +44,6 @@ static uint64 first_ticket = 0;
 static uint64 last_ticket = 0;
 
 static void xact_callback(XactEvent event, void *arg);
-static void subxact_callback(SubXactEvent event, SubTransactionId mySubid,
-							 SubTransactionId parentSubid, void *arg);
 
 /*
  * Callbacks run last in, first out, and postgres_fdw commits its servers in
@@ -425,21 +422,6 @@ zkl_watch_commits(void)
 	RegisterXactCallback(last_callback, NULL);
 }
 
-void
-zkl_watch_transactions(void)
-{
-	static bool registered = false;
-
-	if (!registered)
-	{
-		RegisterSubXactCallback(subxact_callback, NULL);
-		zkl_stop_init();
-		registered = true;
-	}
-	if (dlist_is_empty(&zkl_xact_holds))
-		be_first_at_commit();
-}
-
 /*
  * The marks of claims are written even where nobody asks for a guard.  What
  * writes them proves their locks, so it goes first.  The current context may be
@@ -469,7 +451,7 @@ xact_callback(XactEvent event, void *arg)
 
 	/* before a signal asks for what the next transaction has done */
 	if (ended)
-		zkl_forget_deeds();
+		memset(&zkl_deeds, 0, sizeof(zkl_deeds));
 	zkl_stop_no_longer(ended);
 	if (!ended)
 		zkl_terminate_now_or_later();
@@ -544,4 +526,19 @@ subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 	zkl_show();
 	if (event == SUBXACT_EVENT_ABORT_SUB)
 		zkl_stop_anew();
+}
+
+void
+zkl_watch_transactions(void)
+{
+	static bool registered = false;
+
+	if (!registered)
+	{
+		RegisterSubXactCallback(subxact_callback, NULL);
+		zkl_stop_init();
+		registered = true;
+	}
+	if (dlist_is_empty(&zkl_xact_holds))
+		be_first_at_commit();
 }

@@ -8,10 +8,16 @@
 #ifndef ZKLOCK_XACT_H
 #define ZKLOCK_XACT_H
 
+#include "nodes/nodes.h"
+
 #include "hold_table.h"
 
-/* Called when the library is loaded */
+/*
+ * Called when the library is loaded; see is called first for each statement that is not
+ * planned (statement_hooks.c)
+ */
 extern void zkl_watch_commits(void);
+extern void zkl_install_hooks(void (*see) (const Node *statement));
 
 /*
  * Called before a lock is taken: the guard must run before others' work at

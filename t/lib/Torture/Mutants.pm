@@ -405,7 +405,7 @@ our @MUTANTS = (
 	{
 		name => 'writing_remembered',
 		what => 'a transaction that has written elsewhere makes all later ones rely on the locks of the session',
-		edits => [ [ 'lock/transaction/commit_guard.c', 'memset(&zkl_deeds, 0, sizeof(zkl_deeds));', 'zkl_deeds.judged = zkl_deeds.dropped_something = false;' ] ],
+		edits => [ [ 'lock/transaction/xact.c', 'memset(&zkl_deeds, 0, sizeof(zkl_deeds));', 'zkl_deeds.judged = zkl_deeds.dropped_something = false;' ] ],
 		test => [ '025_commit_guard', 'what counts as writing' ]
 	},
 	{
@@ -413,7 +413,7 @@ our @MUTANTS = (
 		what => 'what was written elsewhere is forgotten when a savepoint is rolled back to',
 		edits => [
 			[   'lock/transaction/xact.c', "\t/* what failed may have put that off until it is done */\n",
-				"\tif (event == SUBXACT_EVENT_ABORT_SUB)\n\t\tzkl_forget_deeds();\n"
+				"\tif (event == SUBXACT_EVENT_ABORT_SUB)\n\t\tmemset(&zkl_deeds, 0, sizeof(zkl_deeds));\n"
 			]
 		],
 		test => [ '025_commit_guard', 'what counts as writing' ]
