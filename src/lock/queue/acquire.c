@@ -531,6 +531,7 @@ zkl_acquire(ZkTarget *targets, int n, ZkpMode mode, int32 permits, bool may_wait
 		if (c.waiting != NULL && zks_now() >= wait->lock_deadline)
 			zkb_counters.timeouts++;
 		wait->tell = NULL;
+		wait->arg = NULL;
 		if (c.reader != NULL)
 			zkl_end_reading(c.reader);
 		zkl_drop_from(&c, 0);
