@@ -379,7 +379,7 @@ is_of_closed_session(bool (*is_so) (Lock *lock), ZkStopReason *why)
 									 * long as it is there */
 	dlist_iter	iter;
 
-	if (zkb_generation() == none_before)
+	if (zkb_peek() != NULL && zkb_generation() == none_before)
 		return false;
 	dlist_foreach(iter, &zkl_held)
 	{
