@@ -643,6 +643,20 @@ subtest 'the lock is known to be lost' => sub {
 	is($s->value("SELECT zk_try_lock('$path/2')"), 't', 'it has another session');
 	$s->send('SET zklock.cancel_on_loss = terminate');
 	is_ended($s, $path, 'loss', 'as soon as that is set');
+
+	# and so it is with the second one of a transaction that had none in between
+	$s = leader(cancel_on_loss => 'off');
+	$path = new_path();
+	my $key = $last;
+	foreach my $sql ("BEGIN; SAVEPOINT a; SELECT zk_lock('$path')", "ROLLBACK TO a; SELECT zklock_advisory.pg_advisory_lock($key)")
+	{
+		$s->value($sql);
+		$zk->end_session(id($s), $s->pid);
+		zk_wait_hold($s, 'lost');
+	}
+	$s->value('ROLLBACK');
+	$s->send('SET zklock.cancel_on_loss = terminate');
+	is_ended($s, "/advisory/postgres/$key", 'loss', 'the second session of a transaction');
 };
 
 # The setting, what precedes the statement that runs, and how that ends: with "terminate" and

@@ -144,13 +144,14 @@ subtest 'a backend that calls exit()' => sub {
 	$admin->value("CREATE FUNCTION leave(boolean) RETURNS void LANGUAGE c AS '$library'");
 	my $s = zk_session($node);
 	$s->value('SELECT leave(false)');    # it tells the status that remains when we are through
-	$s->value(q{SELECT zk_lock('/leave')});
+	$s->value(q{SET zklock.cancel_on_loss = terminate; SELECT zk_lock('/leave')});
 	my $begin = time;
 	$s->send('SELECT leave(true)');
 	zk_until(sub { !grep { m{/leave/} } zk_locks_left($zk) }, 'its lock to be free');
 	in_time(time - $begin, 8, 'with a goodbye, before ZooKeeper misses it');
 	zk_until(sub { slurp_file($node->logfile) =~ /it exits with status (\d+)/ }, 'it to be gone');
 	is((slurp_file($node->logfile) =~ /it exits with status (\d+)/)[0], 0, 'exit() is called once');
+	unlike(slurp_file($node->logfile), qr/terminating connection due to .*loss of lock/, 'no loss is told');
 	zk_no_crash($node);
 };
 

@@ -442,6 +442,7 @@ reserve_descriptors(void)
 static void
 exit_in_order(void)
 {
+	zks_stop_end(ZKS_STOP_PROCESS); /* the session is not lost by that */
 	close_at_exit(1, (Datum) 0);
 }
 
