@@ -626,6 +626,7 @@ foreach my $key (sort keys %{ { %{ $told{walks} }, %{ $told{bad} // {} } } })
 }
 my %sessions = map { $_ => $told{sessions}{$_}[0] } keys %{ $told{sessions} };
 my %dirs = map { $_ => $told{dirs}{$_}[0] } keys %{ $told{dirs} };
+$dirs{$_} = 'at random' for qw(/random /random_single);
 diag sprintf 'walked after %.1f s', time - $started;
 
 my $gone = eval { $zk->wait_until(sub { !grep { $sessions{$_} } $zk->sessions }, 'no session', $MOMENT) };
