@@ -109,7 +109,7 @@ create_parents(ZkNode *n, const char *before)
 		slash = strchr(slash + 1, '/');
 		if (slash != NULL)
 			*slash = '\0';
-		else if (n->single)
+		else if (n->single.at_path)
 			break;				/* that is the node */
 		if (!leads_to(path, before))
 			r = zkn_request_locked(n, on_parent);
@@ -296,21 +296,21 @@ send_single(ZkNode *n, ZkRequest *r, const char *data)
 {
 	ZkOp		ops[1 + ZKN_MOST_VERSION] = {0};
 
-	n->version = zkn_new_version_locked(n, n->version);
-	for (int i = 0; i <= n->version; i++)
+	n->single.version = zkn_new_version_locked(n, n->single.version);
+	for (int i = 0; i <= n->single.version; i++)
 	{
 		ops[i].type = i == 0 ? ZOO_CREATE_OP : ZOO_SETDATA_OP;
 		ops[i].path = n->dir;
 		ops[i].flags = ZOO_EPHEMERAL;
-		ops[i].data = i == n->version ? data : NULL;
+		ops[i].data = i == n->single.version ? data : NULL;
 		ops[i].closed = n->want.closed;
 		ops[i].version = -1;
 	}
-	if (n->version < 0)
+	if (n->single.version < 0)
 		zkr_answer_locked(r, ZKS_IN_DOUBT);
 	else if (zkr_new_before_locked(r) != NULL)
 	{
-		zkr_multi_locked(r->before, ops, 1 + n->version);
+		zkr_multi_locked(r->before, ops, 1 + n->single.version);
 		zkr_read_locked(r, ZOO_EXISTS_OP, n->dir);
 	}
 }
@@ -358,22 +358,22 @@ new_node(ZkSession *s, const char *dir, const ZkpWant *want, bool parents)
 	n->state = ZKN_CREATING;
 	n->parents = parents;
 	n->want = *want;
-	n->single = want->record == NULL && want->style == ZKP_SINGLE;
-	n->looked = n->single ? on_found : on_listed;
-	n->version = n->single ? want->seen_version : -1;
+	n->single.at_path = want->record == NULL && want->style == ZKP_SINGLE;
+	n->looked = n->single.at_path ? on_found : on_listed;
+	n->single.version = n->single.at_path ? want->seen_version : -1;
 	strcpy(n->dir, dir);
 	n->path = strcpy(n->dir + dir_size, dir);
 	n->name = n->path + dir_size;
 	n->shared_path = strcpy(n->name + ZKP_NAME_LEN, dir);
 	n->shared_name = n->shared_path + dir_size;
 	n->want.identity = strcpy(n->shared_name + ZKP_NAME_LEN, identity);
-	if (!n->single)
+	if (!n->single.at_path)
 	{
 		n->name[-1] = n->shared_name[-1] = '/';
 		zkp_prefix(n->name, uuid, want);
 	}
 	n->prefix_len = (int) strlen(n->name);
-	n->path_bytes = path_bytes(dir, n->single ? NULL : n->name);
+	n->path_bytes = path_bytes(dir, n->single.at_path ? NULL : n->name);
 	return n;
 }
 
@@ -384,7 +384,7 @@ create_locked(ZkNode *const *nodes, int n)
 	ZkpData		says = {.identity = first->want.identity};	/* the same for all */
 	char	   *data = zkn_make_data(&says);
 	ZkRequest  *r = data == NULL ? NULL : n > 1 ? group_request(nodes, n, on_group_created) :
-	zkn_request_locked(first, first->single ? on_single_created : on_created);
+	zkn_request_locked(first, first->single.at_path ? on_single_created : on_created);
 
 	/*
 	 * in the list those that nobody wants come first, since many a call asks
@@ -397,7 +397,7 @@ create_locked(ZkNode *const *nodes, int n)
 		if (nodes[i]->parents)
 			create_parents(nodes[i], i > 0 ? nodes[i - 1]->dir : "");
 	}
-	if (r != NULL && first->single)
+	if (r != NULL && first->single.at_path)
 		send_single(first, r, data);
 	else if (r != NULL)
 		send_queued(nodes, n, r, data);
@@ -417,7 +417,7 @@ zkn_create(ZkSession *s, char *const *dirs, int n, const ZkpWant *want, bool par
 	if (made == n)
 	{
 		zks_enter(s);
-		zk_assert(n == 1 || (n <= ZKN_CHECK_MAX && !nodes[0]->single));
+		zk_assert(n == 1 || (n <= ZKN_CHECK_MAX && !nodes[0]->single.at_path));
 		sent = create_locked(nodes, n);
 		zks_leave(s);
 	}

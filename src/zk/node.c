@@ -176,7 +176,7 @@ zkn_lose_locked(ZkNode *n, ZkLoss loss)
 {
 	zk_assert(zks_has_mutex(n->session));
 	n->session->nodes.some_lost = true;
-	n->unseen = true;
+	n->single.unseen = true;
 	if (n->loss == ZK_NOT_LOST)
 	{
 		n->loss = loss;
@@ -254,9 +254,9 @@ zkn_present_locked(ZkNode *n, const ZkStat *stat)
 	set_state(n, ZKN_PRESENT);
 	n->rc = ZOK;
 	n->czxid = stat->czxid;
-	if (n->single)
+	if (n->single.at_path)
 	{
-		n->version = stat->version;
+		n->single.version = stat->version;
 		zkp_single_name(n->name, stat->czxid);
 	}
 	zkn_advance_locked(n);
@@ -298,7 +298,7 @@ look(ZkNode *n)
 		return;
 	r->sync_path = n->dir;
 	r->keeps_all = n->want.record != NULL;
-	zkr_read_locked(r, n->single ? ZOO_EXISTS_OP : ZOO_GETCHILDREN_OP, n->dir);
+	zkr_read_locked(r, n->single.at_path ? ZOO_EXISTS_OP : ZOO_GETCHILDREN_OP, n->dir);
 }
 
 /*
@@ -330,10 +330,10 @@ on_seen(ZkRequest *r)
 	if (r->answer.rc == ZOK || r->answer.rc == ZNOAUTH)
 	{
 		/* who may not look relies on the version */
-		n->closed_to_us = r->answer.rc == ZNOAUTH;
+		n->single.closed_to_us = r->answer.rc == ZNOAUTH;
 		if (r->answer.rc == ZOK)
-			n->version = r->answer.stat.version;
-		n->unseen = false;
+			n->single.version = r->answer.stat.version;
+		n->single.unseen = false;
 		zkn_advance_locked(n);
 	}
 	else if (r->answer.rc == ZNONODE)
@@ -384,13 +384,13 @@ on_deleted(ZkRequest *r)
 		deleted(n, rc);
 	else if (zks_is_doubtful(rc))
 	{
-		n->doubted = n->unseen = true;
+		n->doubted = n->single.unseen = true;
 		zkn_doubt_locked(n);
 	}
-	else if (rc == ZBADVERSION && !n->closed_to_us)
+	else if (rc == ZBADVERSION && !n->single.closed_to_us)
 	{
 		/* another one is there, or somebody has written to ours */
-		n->unseen = true;
+		n->single.unseen = true;
 		zkn_advance_locked(n);
 	}
 	else if (!zks_is_busy(rc))
@@ -403,9 +403,9 @@ send_delete(ZkNode *n, bool with_mark)
 	const ZkSessionInfo *info = &n->session->info;
 
 	/* if there is a reason why it should be gone, or we would not know of one */
-	bool		read_first = n->version >= 0 && (n->unseen || zks_now() - info->heard_at >= zks_late_after(info));
+	bool		read_first = n->single.version >= 0 && (n->single.unseen || zks_now() - info->heard_at >= zks_late_after(info));
 	ZkRequest  *r = zkn_request_locked(n, read_first ? on_seen : on_deleted);
-	ZkOp		ops[2] = {{0}, {.type = ZOO_DELETE_OP,.path = n->path,.version = n->version}};
+	ZkOp		ops[2] = {{0}, {.type = ZOO_DELETE_OP,.path = n->path,.version = n->single.version}};
 
 	if (r == NULL)
 		return;					/* at the next heartbeat */
@@ -643,7 +643,7 @@ zkn_advance_locked(ZkNode *n)
 				if (usable && n->pending == 0)
 					send_prune(n, ZOO_GETDATA_OP, on_pruned);
 			}
-			else if (now >= n->stale_until || (n->state == ZKN_DELETED && n->versions == 0))
+			else if (now >= n->stale_until || (n->state == ZKN_DELETED && n->single.versions == 0))
 				finish(n);
 			else if (n->state == ZKN_ABSENT && usable && n->pending == 0 && now >= n->look_at)
 				look(n);

@@ -33,6 +33,18 @@ typedef enum Telling
 								 * answered */
 } Telling;
 
+/* How a node is told from another one at its path: single.c */
+typedef struct ZkSingle
+{
+	bool		at_path;		/* it stands at the path itself, where others
+								 * create theirs */
+	int			version;		/* with which it is deleted; -1: any */
+	uint32_t	versions;		/* until stale_until, requests that depend on
+								 * these may be carried out */
+	bool		unseen;			/* must be read before it is deleted */
+	bool		closed_to_us;	/* we may not read it */
+} ZkSingle;
+
 struct ZkNode
 {
 	TAILQ_ENTRY(ZkNode) link;
@@ -48,19 +60,13 @@ struct ZkNode
 	Telling		telling;
 	bool		parents;		/* its directory was sent with it */
 	ZkpWant		want;			/* record: not NULL, if it is one */
-	bool		single;			/* it stands at the path itself, where others
-								 * create theirs: single.c */
+	ZkSingle	single;
 	ZkDone		looked;			/* the answer, where its create had none */
 	bool		comes_next;		/* see turn.c */
-	int			version;		/* with which it is deleted; -1: any */
-	uint32_t	versions;		/* until stale_until, requests that depend on
-								 * these may be carried out: single.c */
 	int			parent_rc;
 	int			path_bytes;		/* of ZKN_PATHS_MAX */
 	bool		deleting;		/* a delete is sent, and not answered */
 	bool		doubted;		/* an earlier one may have been carried out */
-	bool		unseen;			/* must be read before it is deleted */
-	bool		closed_to_us;	/* we may not read it */
 	bool		tell_sent;		/* what it tells is sent, and not answered */
 	bool		tell_doubted;	/* it may have been carried out */
 	int			refused;		/* why ZooKeeper did not delete it, or 0 */

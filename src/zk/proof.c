@@ -36,7 +36,7 @@
 static int64_t
 meant(const ZkNode *n)
 {
-	return n->single ? n->czxid : 0;
+	return n->single.at_path ? n->czxid : 0;
 }
 
 /*
@@ -150,7 +150,7 @@ send_checks(ZkRequest *r, ZkNode *const *nodes, int n)
 	ZkRequest  *checks = r;
 	int			last = n - 1;
 
-	while (last >= 0 && !nodes[last]->single)
+	while (last >= 0 && !nodes[last]->single.at_path)
 		last--;
 	if (last >= 0 && (checks = zkr_new_before_locked(r)) == NULL)
 		return;
@@ -165,7 +165,7 @@ send_checks(ZkRequest *r, ZkNode *const *nodes, int n)
 	{
 		ZkRequest  *read;
 
-		if (!nodes[i]->single)
+		if (!nodes[i]->single.at_path)
 			continue;
 		read = zkn_request_locked(nodes[i], on_heartbeat);
 		if (read == NULL)

@@ -33,8 +33,8 @@ zkn_doubt_locked(ZkNode *n)
 {
 	zk_assert(zks_has_mutex(n->session));
 	n->stale_until = zks_now() + STALE_MS * ZKS_MS;
-	if (n->version >= 0 && n->version <= ZKN_MOST_VERSION)
-		n->versions |= UINT32_C(1) << n->version;
+	if (n->single.version >= 0 && n->single.version <= ZKN_MOST_VERSION)
+		n->single.versions |= UINT32_C(1) << n->single.version;
 }
 
 /* At random; -1: requests that depend on each of them may still be carried out */
@@ -50,7 +50,7 @@ zkn_new_version_locked(const ZkNode *n, int seen)
 		 other != NULL && !zkn_is_wanted(other); other = TAILQ_NEXT(other, link))
 	{
 		if (zks_now() < other->stale_until && strcmp(other->dir, n->dir) == 0)
-			doubted |= other->versions;
+			doubted |= other->single.versions;
 	}
 	for (int version = LEAST_VERSION; version <= ZKN_MOST_VERSION; version++)
 	{
@@ -81,8 +81,8 @@ is_another(const ZkNode *n, const ZkRequest *r)
 	{
 		if (n->state == ZKN_CREATING && zkn_is_wanted(other))
 			break;
-		if (other != n && other->single && strcmp(other->dir, n->dir) == 0 &&
-			(is_unknown(other) ? other->version == r->answer.stat.version : other->czxid == r->answer.stat.czxid))
+		if (other != n && other->single.at_path && strcmp(other->dir, n->dir) == 0 &&
+			(is_unknown(other) ? other->single.version == r->answer.stat.version : other->czxid == r->answer.stat.czxid))
 			return true;
 	}
 	return false;
@@ -98,7 +98,7 @@ zkn_is_ours_locked(const ZkNode *n, const ZkRequest *r)
 	zk_assert(zks_has_mutex(n->session));
 	if (r->answer.rc != ZOK || r->answer.stat.owner != n->session->info.session_id)
 		return false;
-	if (!n->single)
+	if (!n->single.at_path)
 		return true;
 
 	/* without a czxid it could not be meant */

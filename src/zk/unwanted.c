@@ -14,7 +14,7 @@
 static bool
 goes_by(const ZkNode *n, const char *name)
 {
-	if (n->single)
+	if (n->single.at_path)
 		return false;			/* it is in no queue */
 	return strncmp(name, n->name, strlen(n->name)) == 0 ||
 		(zkn_is_renaming(n) && strcmp(name, n->shared_name) == 0);
