@@ -265,8 +265,8 @@ define_settings(void)
 							   &hosts, "",
 							   PGC_SUSET, GUC_LIST_INPUT, check_hosts, NULL, NULL);
 	DefineCustomStringVariable("zklock.root",
-							   gettext_noop("Sets the path in ZooKeeper under which all locks are."),
-							   gettext_noop("\"/\" stands for none."), &zklock_root, "/zklock",
+							   gettext_noop("Sets the path in ZooKeeper below which all locks lie."),
+							   gettext_noop("With \"/\", the paths of locks are used as they are."), &zklock_root, "/zklock",
 							   PGC_SUSET, 0, check_root, NULL, NULL);
 	for (int i = 0; i < lengthof(int_settings); i++)
 		DefineCustomIntVariable(int_settings[i].name, int_settings[i].summary,
