@@ -9,12 +9,13 @@ RandomProgram - random sequences of lock calls in several sessions
 
   my $program = RandomProgram->new(seed => 7);
 
-  $program->style;       # 'curator', 'curator_rw', 'kazoo' or 'mixed'
-  $program->is_advisory;
-  foreach my $step ($program->steps)
+  $program->{style};       # 'curator', 'curator_rw', 'kazoo' or 'mixed'
+  $program->{advisory};    # whether it is for zklock_advisory, and uses only what that has
+  foreach my $step (@{ $program->{steps} })
   {
-      $step->{who};                  # the number of a session
+      $step->{who};                     # the number of a session
       $program->sql($step);
+      $step->{answers}, $step->{model};    # that it must give, and what is then
   }
 
 =head1 DESCRIPTION
@@ -24,8 +25,6 @@ A program depends only on its seed.  Before a step becomes part of it, the model
 while it waits, sessions never wait for each other in a cycle, which nothing
 would break, and no answer depends on which of two processes is faster.  At the
 end of a program everything is given back.
-
-Half of the programs are for zklock_advisory, and use only what it has.
 
 =cut
 
@@ -66,7 +65,7 @@ sub new
 	$self->{weight}{ _one_of(qw(lock semaphore semaphore lock_many)) } = 4;
 	delete @{ $self->{weight} }{qw(semaphore lock_many)} if $self->{advisory};
 	$self->{used_paths} = _one_of(1, 1, 2, 2, 3);
-	$self->{model} = $self->model;
+	$self->{model} = Model->new(sessions => $SESSIONS, paths => scalar @PATHS, drop_in => $self->{advisory});
 	for (1 .. 10 * $length)
 	{
 		last if @{ $self->{steps} } >= $length;
@@ -77,13 +76,6 @@ sub new
 	return $self;
 }
 
-sub seed { return $_[0]->{seed}; }
-sub style { return $_[0]->{style}; }
-sub is_advisory { return $_[0]->{advisory}; }
-sub steps { return @{ $_[0]->{steps} }; }
-
-sub model { my ($self) = @_; return Model->new(sessions => $SESSIONS, paths => scalar @PATHS, drop_in => $self->{advisory}); }
-
 # ----------------------------------------------------------------- generating
 
 # Returns true if the step became part of the program.
@@ -91,14 +83,10 @@ sub _try_step
 {
 	my ($self, $step) = @_;
 	my $model = $self->{model}->copy;
-	$model->step($step);
-	return 0 if $model->is_invalid || $model->is_race || $model->is_deadlocked;
-
-	# a call with this timeout must really wait: otherwise its outcome would
-	# depend on speed
-	return 0 if ($step->{how} // '') =~ /^(?:timed|lock_timeout)$/ && !$model->has_run_out;
+	my @answers = $model->step($step);
+	return 0 if $model->is_refused($step);
 	$self->{model} = $model;
-	push @{ $self->{steps} }, $step;
+	push @{ $self->{steps} }, { %$step, answers => \@answers, model => $model };
 	return 1;
 }
 
@@ -301,21 +289,19 @@ my %control = (
 	prepare => q{PREPARE TRANSACTION 'p'},
 	error => 'SELECT 1/0');
 
-sub sql { my ($self, $step) = @_; return _sql($step, $self->{advisory} ? \&_advisory_expression : \&_zk_expression); }
-
-sub _sql
+sub sql
 {
-	my ($step, $expression) = @_;
+	my ($self, $step) = @_;
 	my $op = $step->{op};
 
 	return "-- $op" if $op =~ /^(?:cancel|terminate|quit)$/;
 	return $control{$op} . ($step->{name} // '') if $control{$op};
-	if ($op eq 'block' || $op eq 'procedure')
+	if ($step->{steps})
 	{
-		my $array = 'ARRAY[' . join(', ', map { '$$' . _sql($_, $expression) . '$$' } @{ $step->{steps} }) . ']';
+		my $array = 'ARRAY[' . join(', ', map { '$$' . $self->sql($_) . '$$' } @{ $step->{steps} }) . ']';
 		return $op eq 'procedure' ? "CALL procedure($array, NULL)" : "SELECT block($array, " . ($step->{raises} ? 'true' : 'false') . ')';
 	}
-	my $value = $expression->($step);
+	my $value = $self->{advisory} ? _advisory_expression($step) : _zk_expression($step);
 	my $sql = 'SELECT ' . ($step->{fails} ? "1 / ($value\::int - 1)" : $value);
 	return $sql if ($step->{how} // '') ne 'lock_timeout';
 	return "SET LOCAL lock_timeout = $timeout; $sql" if $step->{in_block};
