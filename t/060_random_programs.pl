@@ -114,15 +114,6 @@ sub disconnect_all
 	return;
 }
 
-sub connect_all
-{
-	foreach my $system (@systems)
-	{
-		connect_session($system, $_) for grep { !$system->{session}[$_] } @ALL;
-	}
-	return;
-}
-
 # ------------------------------------------------------------------ comparing
 
 # A difference between the model and reality
@@ -144,35 +135,6 @@ sub answer_of
 	my ($result) = @_;
 	my $answer = $result->{closed} ? '57P01' : $result->{state} || $result->{out};
 	return join ' ', $answer, map { 'warning' } @{ $result->{warnings} };
-}
-
-# Begin a step.
-sub start
-{
-	my ($program, $system, $step) = @_;
-	my $who = $step->{who};
-	my $s = $system->{session}[$who];
-	my $admin = $admin[ $who % 2 ];
-
-	if ($step->{op} eq 'cancel') { $admin->value('SELECT pg_cancel_backend(' . $s->pid . ')'); }
-	elsif ($step->{op} eq 'terminate') { $admin->value('SELECT pg_terminate_backend(' . $s->pid . ')'); }
-	elsif ($step->{op} eq 'quit') { $s->quit; }
-	else { $s->send($program->sql($step)); }
-	return;
-}
-
-# The answers of those whose statement this step ends
-sub answers
-{
-	my ($system, $step, $expected) = @_;
-	my @answers;
-	foreach my $who (map { $_->[0] } @$expected)
-	{
-		my $result = eval { $system->{session}[$who]->wait($PATIENCE) };
-		differ("$system->{name}: " . name_of($who) . ' does not answer', say_answers(@$expected), $@) unless $result;
-		push @answers, [ $who, answer_of($result) ];
-	}
-	return @answers;
 }
 
 # These must still wait.
@@ -361,29 +323,35 @@ sub await_pg_locks
 
 my $cut_short = 0;
 
-# If the step ended the session, a new one takes its place.
-sub renew
-{
-	my ($system, $step) = @_;
-	return unless $step->{op} =~ /^(?:terminate|quit)$/;
-	$system->{session}[ $step->{who} ]->quit;
-	connect_session($system, $step->{who});
-	return;
-}
-
 # Dies if there is a difference; returns false if the program cannot continue.
 sub run_step
 {
 	my ($program, $system, $step) = @_;
 	my $model = $step->{model};
-	start($program, $system, $step);
+	my $who = $step->{who};
+	my $s = $system->{session}[$who];
+	if ($step->{op} =~ /^(?:cancel|terminate)$/) { $admin[ $who % 2 ]->value("SELECT pg_$step->{op}_backend(" . $s->pid . ')'); }
+	elsif ($step->{op} eq 'quit') { $s->quit; }
+	else { $s->send($program->sql($step)); }
+
+	# the answers of those whose statement this step ends
 	my @expected = @{ $step->{answers} };
-	my @got = answers($system, $step, \@expected);
+	my @got;
+	foreach my $whose (map { $_->[0] } @expected)
+	{
+		my $result = eval { $system->{session}[$whose]->wait($PATIENCE) };
+		differ("$system->{name}: " . name_of($whose) . ' does not answer', say_answers(@expected), $@) unless $result;
+		push @got, [ $whose, answer_of($result) ];
+	}
 
 	# ZooKeeper did not answer within this call's timeout, which is an error
 	return 0 if ($step->{how} // '') eq 'timed' && @got == 1 && $got[0][1] eq '58030';
 	differ("$system->{name}: answers", say_answers(@expected), say_answers(@got)) if say_answers(@expected) ne say_answers(@got);
-	renew($system, $step);
+	if ($step->{op} =~ /^(?:terminate|quit)$/)
+	{
+		$s->quit;
+		connect_session($system, $who);
+	}
 
 	# Read twice: data read from several paths is not a snapshot, and a session that
 	# wants several locks may have had, for a moment, places after the first taken one.
@@ -435,7 +403,10 @@ foreach my $program (sort { $a->{style} cmp $b->{style} || $a->{seed} <=> $b->{s
 		disconnect_all();
 		$style = $program->{style};
 	}
-	connect_all();
+	foreach my $system (@systems)
+	{
+		connect_session($system, $_) for grep { !$system->{session}[$_] } @ALL;
+	}
 	next if ok(run_program($program), "program $program->{seed}, $style");
 	disconnect_all();
 	last if ++$failed >= 5;

@@ -203,6 +203,7 @@ sub _call
 	my $zk = !$self->{advisory};
 	my %scope = (scope => _one_of(qw(session transaction)));
 	my %fails = (fails => !$inner && rand() < 0.04);
+	my @holds = map { [ split ' ', $_->{row} ] } $self->{model}->holds($who);    # path, mode, scope, count
 
 	if ($op eq 'lock')
 	{
@@ -210,7 +211,7 @@ sub _call
 		my ($path, $mode) = ($self->_path, _one_of(qw(exclusive shared)));
 
 		# the other mode of something that it holds: an upgrade or a downgrade
-		my @held = map { [ split ' ', $_->{row} ] } grep { $_->{row} !~ /semaphore/ } $self->{model}->holds($who);
+		my @held = grep { $_->[1] ne 'semaphore' } @holds;
 		if (@held && rand() < 0.4)
 		{
 			($path, $mode) = @{ _one_of(@held) };
@@ -233,10 +234,10 @@ sub _call
 	if ($op eq 'unlock')
 	{
 		# mostly something that it holds
-		my @held = map { [ split ' ', $_->{row} ] } grep { $_->{row} =~ / session / } $self->{model}->holds($who);
+		my @held = grep { $_->[2] eq 'session' } @holds;
 
 		# or the exclusive lock of a path that is held in both modes
-		my %shared = map { (split ' ', $_->{row})[0] => 1 } grep { $_->{row} =~ / shared / } $self->{model}->holds($who);
+		my %shared = map { $_->[0] => 1 } grep { $_->[1] eq 'shared' } @holds;
 		my @both = grep { $_->[1] eq 'exclusive' && $shared{ $_->[0] } } @held;
 		@held = @both if @both && rand() < 0.5;
 		if (@held && rand() < 0.85)
