@@ -15,7 +15,7 @@ my ($jobs, $verbose, $library, $counts, $failures, $skips, @tests) = @ARGV;
 # The longest come first, so that none of them is left at the end.  Those that
 # compute are spread among those that wait.
 my @long = map { "t/$_.pl" } qw(
-  034_stop 024_refused 014_ensemble 022_outage 011_round_trips 040_sanitizers 031_deadlock_faults 018_deadlocks 074_queue 097_claims_lost 021_lost_answers 025_commit_guard
+  018_deadlocks 034_stop 024_refused 014_ensemble 022_outage 011_round_trips 040_sanitizers 074_queue 097_claims_lost 021_lost_answers 025_commit_guard
   095_single 094_claims 087_docs_zookeeper 078_acl
   063_semaphores 072_docs 062_hostile_server 073_tls 086_bench 056_edges 051_checker 027_fence 055_wrap
   002_build 050_torture 010_two_clusters 081_docs_cron 076_session_view

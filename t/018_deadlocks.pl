@@ -1,8 +1,11 @@
 # Deadlocks: cycles of zk locks, of PostgreSQL's locks, and of both, on one server
 # and on several, with each kind of lock.  Exactly one of those that wait for a zk
-# lock fails, and nobody else ever does.  What looking for them costs, what is logged of a wait
-# and told at its end, and what others leave on the board where waits are published.  Then
-# cycles at random (lib/DeadlockPrograms.pm): none stands longer than three times deadlock_timeout.
+# lock fails, and nobody else ever does; or nobody, if the cycle has opened by itself.  What looking
+# for them costs, what is logged of a wait and told at its end, and what others leave on the board
+# where waits are published.  When something interferes: the answer of the transaction that breaks
+# the cycle is lost, somebody in the cycle ends, stops, or loses its session at that moment.  Then
+# cycles at random, also over slow networks, so that both ends look at the same moment
+# (lib/DeadlockPrograms.pm): none stands longer than three times deadlock_timeout.
 #
 # DEADLOCK_SECONDS: how long at random (default 10)
 # DEADLOCK_SEED: what they do (default: at random)
@@ -10,12 +13,13 @@
 #     them, "0.3 0.3 0.3".  With "1 5" so few cycles close that it should take a minute; with "1 20" it then takes a
 #     minute or two to end.
 # DEADLOCK_SESSIONS: how many sessions (default 10)
-# DEADLOCK_MANY: how many wait that hold nothing (default 12)
+# DEADLOCK_MANY: how many wait that hold nothing (default 12), and in long queues (default 10, 20 where
+#     times are checked)
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
-use List::Util qw(min);
+use List::Util qw(min sum);
 use Sys::Hostname;
 
 use Auth;
@@ -27,8 +31,9 @@ use Tests;
 
 my $PERIOD = 0.3;
 my $MANY = $ENV{DEADLOCK_MANY} // 12;
+my $LONG = $ENV{DEADLOCK_MANY} // ($TIMING ? 20 : 10);
 my $zk = ZooKeeper->new->start;
-my %setting = (deadlock_timeout => '300ms', max_prepared_transactions => 2, autovacuum => 'off');
+my %setting = (deadlock_timeout => '300ms', max_prepared_transactions => 2, autovacuum => 'off', restart_after_crash => 'on', max_connections => 100 + $LONG);
 my $node_a = zk_cluster('a', $zk, %setting);
 my $node_b = zk_cluster('b', $zk, %setting, cluster_name => 'second');
 $_->safe_psql('postgres', <<'END') for $node_a, $node_b;
@@ -45,6 +50,16 @@ END $$;
 END
 my @nodes = ($node_a, $node_b);
 my $admin = zk_session($node_a);
+
+# Wait until so many wait for locks of PostgreSQL, as seen by this session.
+sub wait_local
+{
+	my ($by, $n) = @_;
+	return zk_until(sub { $by->value('SELECT count(*) FROM pg_locks WHERE NOT granted AND waitstart IS NOT NULL') == $n }, 'the waits for locks of PostgreSQL');
+}
+
+# Wait until each of these has published where it waits.
+sub wait_records { my @sessions = @_; return zk_until(sub { !grep { !record($zk, $_) } @sessions }, 'the records'); }
 
 # How a lock on a path is asked for
 my %call = (
@@ -83,6 +98,45 @@ sub have
 	return @sessions;
 }
 
+# The same on one server, which has done something else, too
+sub begun
+{
+	my ($node, $sql, $deadlock_timeout) = @_;
+	my ($s) = have('curator', [$node]);
+	$s->value("SET deadlock_timeout = '$deadlock_timeout'") if $deadlock_timeout;
+	$s->value($sql) if $sql;
+	return $s;
+}
+
+# These come to wait, one after the other; the last of them sees the cycle, and what breaks it
+# is held back by its proxy.
+sub held_break
+{
+	my ($proxy, @waits) = @_;
+	my $last = pop @waits;
+	foreach (@waits)
+	{
+		$_->[0]->send($_->[1]);
+		wait_records($_->[0]);
+	}
+	$proxy->hold_request('break');
+	$last->[0]->send($last->[1]);
+	$proxy->wait_held;
+	return;
+}
+
+# Each has what it waits for, once those before it have ended.
+sub go_on
+{
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	foreach (@_)
+	{
+		is($_->wait->{out}, 't', 'the lock is had');
+		$_->value('COMMIT');
+	}
+	return;
+}
+
 # A wait that does not matter here: it is in the queue when this returns
 sub stands
 {
@@ -94,7 +148,7 @@ sub stands
 
 foreach my $style (qw(curator curator_rw kazoo))
 {
-	subtest "two sessions and each kind of lock: $style" => sub {
+	subtest "two sessions and each kind of lock, and others beside: $style" => sub {
 		my %cycle;
 		# a semaphore's nodes have the same names in each style
 		foreach my $pair (grep { $style eq 'curator' || "@$_" !~ /semaphore|while/ } @pairs)
@@ -104,11 +158,7 @@ foreach my $style (qw(curator curator_rw kazoo))
 			my ($a, $b) = have($style, [ $node_a, $first, "$dir/x" ], [ $node_b, $first, "$dir/y" ]);
 			$cycle{"$first, $then"} = [ [ $a, call($then, "$dir/y") ], [ $b, call($then, "$dir/x") ] ];
 		}
-		my %failed = one_of_each_fails(%cycle);
-		in_time($failed{$_}[0]{seconds}, 3 * $PERIOD, "$_: within three times deadlock_timeout") for sort keys %failed;
-	};
-	subtest "others beside: $style" => sub {
-		my %cycle;
+		my @two = sort keys %cycle;
 		my $dir = "/beside/$style";
 
 		# who holds nothing is in no cycle's way, and fails for none
@@ -125,6 +175,7 @@ foreach my $style (qw(curator curator_rw kazoo))
 		$cycle{'five'} = [ [$bystander], map { [ $five[$_], call(exclusive => "$dir/" . ($_ == 4 ? 1 : $_ + 2)) ] } 0 .. 4 ];
 
 		my %failed = one_of_each_fails(%cycle);
+		in_time($failed{$_}[0]{seconds}, 3 * $PERIOD, "$_: within three times deadlock_timeout") for @two;
 		my @innocent = grep { $_->[1] == $w || $_->[1] == $bystander } values %failed;
 		is(scalar @innocent, 0, 'and not one that only waits for others');
 	};
@@ -191,9 +242,9 @@ subtest 'what is told' => sub {
 	$c->value(q{SET deadlock_timeout = '1s'});
 	$b->value(q{SET deadlock_timeout = '100ms'});
 	$a->send(q{UPDATE t SET n = 2 WHERE id = 1});
-	zk_until(sub { $admin->value('SELECT count(*) FROM pg_locks WHERE NOT granted AND waitstart IS NOT NULL') }, 'the wait for the row');
+	wait_local($admin, 1);
 	stands($c, call(exclusive => '/told/x'));
-	zk_until(sub { record($zk, $c) }, 'its record');
+	wait_records($c);
 	my $query = call(semaphore => '/told/s');
 	$c->{home} = '';
 	my $r = $b->query($query);
@@ -310,20 +361,13 @@ subtest 'a writer gives up between two readers, one of whom breaks the cycle' =>
 		my ($breaker, $first, $last) = $who eq 'holder' ? ($by_s, @waits) : ($by_w, reverse @waits);
 		# the first reads the board again after ten looks, and must not before the end
 		$first->[0]->value(q{SET deadlock_timeout = '2s'});
-		$first->[0]->send($first->[1]);
-		zk_until(sub { record($zk, $first->[0]) }, 'its record');
-		$breaker->hold_request('break');
-		$last->[0]->send($last->[1]);
-		$breaker->wait_held;
+		held_break($breaker, $first, $last);
 		ok(!$x->is_done, "the $who breaks it, while the writer waits");
 		is($x->cancel($admin)->{state}, '57014', 'the writer gives up');
 		zk_until(sub { $zk->children("/zklock$queue") == 2 }, 'its node to go');
 		$x->value('ROLLBACK');
 		$breaker->release;
-		is($w->wait->{out}, 't', 'the reader behind it is granted');
-		$w->value('COMMIT');
-		is($s->wait->{out}, 't', 'and then the other');
-		$s->value('COMMIT');
+		go_on($w, $s);
 	}
 };
 
@@ -337,15 +381,11 @@ subtest 'who waits for a row gives up, and runs on' => sub {
 	$w->value(call(exclusive => '/m'));
 	$x->send('SELECT give_up(6)');
 	$z->send('SELECT pg_advisory_lock(9)');    # so that there is a record in any case
-	zk_until(sub { $b->value('SELECT count(*) FROM pg_locks WHERE NOT granted AND waitstart IS NOT NULL') == 2 }, 'the waits');
-	$y->send(call(exclusive => '/m'));
-	my $record = zk_until(sub { record($zk, $y) }, "its record");
-	like($record, qr/\+/, 'which names whom it blocks');
-
+	wait_local($b, 2);
 	# Y reads the board again after ten looks; until then only W sees the cycle
-	$by_w->hold_request('break');
-	$w->send(call(exclusive => '/k'));
-	$by_w->wait_held;
+	held_break($by_w, [ $y, call(exclusive => '/m') ], [ $w, call(exclusive => '/k') ]);
+	my $record = record($zk, $y);
+	like($record, qr/\+/, 'its record names whom it blocks');
 	ok(!$y->is_done, 'it is not broken by the other');
 	is($x->cancel($b)->{out}, 'gave up', 'who waited for the row gives up');
 	my $pid = $x->pid;
@@ -353,10 +393,7 @@ subtest 'who waits for a row gives up, and runs on' => sub {
 	$by_w->release;
 	nobody_fails('then', [$by_w], $w, $y);
 	$x->value('COMMIT');
-	is($w->wait->{out}, 't', 'the first lock is had');
-	$w->value('COMMIT');
-	is($y->wait->{out}, 't', 'and the second');
-	$y->quit;
+	go_on($w, $y);
 	$z->wait;
 };
 
@@ -371,12 +408,8 @@ subtest 'who waits for a row gives up, and downgrades' => sub {
 	$y->value('UPDATE t SET n = 1 WHERE id = 6');
 	$w->value(call(exclusive => '/m'));
 	$x->send('SELECT give_up(6)');
-	zk_until(sub { $b->value('SELECT count(*) FROM pg_locks WHERE NOT granted AND waitstart IS NOT NULL') == 1 }, 'the wait');
-	$y->send(call(exclusive => '/m'));
-	zk_until(sub { record($zk, $y) }, 'its record');
-	$by_w->hold_request('break');
-	$w->send(call(shared => '/k'));
-	$by_w->wait_held;
+	wait_local($b, 1);
+	held_break($by_w, [ $y, call(exclusive => '/m') ], [ $w, call(shared => '/k') ]);
 	Child::suspend($y->pid);
 	is($x->cancel($b)->{out}, 'gave up', 'who waited for the row gives up');
 	is($x->value(q{SELECT zk_unlock('/k')}), 't', 'and downgrades');
@@ -385,7 +418,7 @@ subtest 'who waits for a row gives up, and downgrades' => sub {
 	kill 'CONT', $y->pid;
 	is("$result->{state}$result->{out}", 't', 'the lock is shared then, and nobody fails');
 	$w->value('COMMIT');
-	is($y->wait->{out}, 't', 'and the other one is had');
+	go_on($y);
 };
 
 subtest 'who waits for our row gives up while we look' => sub {
@@ -394,7 +427,7 @@ subtest 'who waits for our row gives up while we look' => sub {
 	$s->value('UPDATE t SET n = 1 WHERE id = 6');
 	$h->value('BEGIN; ' . call(exclusive => '/k'));
 	$h->send('SELECT give_up(6)');
-	zk_until(sub { $admin->value('SELECT count(*) FROM pg_locks WHERE NOT granted AND waitstart IS NOT NULL') }, 'the wait for the row');
+	wait_local($admin, 1);
 	stands($s, call(exclusive => '/k'));
 	$proxy->hold('getChildren');
 	$proxy->wait_held;
@@ -439,7 +472,7 @@ subtest 'a record whose create is not answered' => sub {
 	my ($a, $b, $proxy) = two_with_proxy($node_a);
 	my ($c) = have('curator', [ $node_a, exclusive => '/z' ]);
 	$c->send(call(exclusive => '/y'));    # its record keeps the board
-	zk_until(sub { record($zk, $c) }, 'its record');
+	wait_records($c);
 	# that of its node is let through, and the next one is that of its record
 	$proxy->hold_request('create2');
 	$b->send(call(exclusive => '/x'));
@@ -467,9 +500,7 @@ subtest 'a create that is lost on its way' => sub {
 
 subtest 'the board is for all, whoever made it' => sub {
 	my @file = map { auth_file("digest:team$_:secret\n") } 1, 2;
-	my $client = $zk->client;
-	$client->create("/zklock/$_", mode => 'persistent') for grep { !$client->exists("/zklock/$_") } 'team1', 'team2';
-	$client->close;
+	$zk->create("/zklock/team$_") for 1, 2;
 	my $of = sub {
 		my ($n, $acl) = @_;
 		my @two = map { zk_session_with($_, $acl eq 'creator' ? (auth_file => $file[ $n - 1 ]) : (), acl => $acl) } $node_a, $node_b;
@@ -586,10 +617,10 @@ subtest 'a waiter for which others wait' => sub {
 	my ($s, $proxy) = zk_counted_session($node_a, $zk, 0);
 	my $t = zk_session($node_a);
 	$holder->value(q{SELECT zk_lock('/cost/x')});
-	$s->value(q{BEGIN; UPDATE t SET n = 1 WHERE id = 1; SET deadlock_timeout = '100ms'});
+	$s->value(q{BEGIN; UPDATE t SET n = 1 WHERE id = 1; SET deadlock_timeout = '2ms'});
 	$t->value(q{SET deadlock_timeout = '1h'});
 	$t->send('UPDATE t SET n = 2 WHERE id = 1');
-	zk_until(sub { $admin->value('SELECT count(*) FROM pg_locks WHERE NOT granted AND waitstart IS NOT NULL') }, 'the wait for the row');
+	wait_local($admin, 1);
 	$s->send($lock->('/cost/x'));
 	zk_until(sub { $proxy->count('setData') >= 12 }, 'some looks');
 	my @asked = map { (split / /)[0] } $proxy->requests;
@@ -599,35 +630,13 @@ subtest 'a waiter for which others wait' => sub {
 	ok($name, 'the name of its record says that it names others');
 	my ($data) = $client->get("$BOARD/$name");
 	like($data, qr{\Azklock\ntag [0-9a-f]{16}\n.*^pid @{[ $s->pid ]}\n.*^node /zklock/cost/x/\S+\nwaiter [0-9a-f]{16} \d+ @{[ $t->pid ]} -1 ShareLock on transaction \d+\n\z}ms, 'and whom');
-	$t->cancel($admin);
-	zk_until(sub { !board($zk) }, 'the record to go, since nobody waits any more, and it holds no zk lock');
-	$holder->value(q{SELECT zk_unlock('/cost/x')});
-	is($s->wait->{out}, 't', 'the lock is had');
-	$_->quit for $s, $t;
-	is(scalar board($zk), 0, 'the board is empty');
-};
 
-subtest 'looks leave nothing in memory' => sub {
-	my ($s) = zk_session($node_a);
-	$holder->value(q{SELECT zk_lock('/cost/x')});
-	$s->value(q{BEGIN; SELECT zk_xact_lock('/cost/y'); SET deadlock_timeout = '1ms'});
-	my $t = zk_session($node_a);
-	$s->value('UPDATE t SET n = 1 WHERE id = 1');
-	$t->value(q{SET deadlock_timeout = '1h'});
-	$t->send('UPDATE t SET n = 2 WHERE id = 1');
-	$s->send($lock->('/cost/x'));
+	# looks leave nothing in memory; in the midst of one it has more
 	my $log = -s $node_a->logfile;
 	my (@seen, @total);
 	foreach my $looks (50, 150)
 	{
-		my $name;
-		zk_until(
-			sub {
-				($name) = grep { /\+/ } board($zk);
-				return $name && ($client->exists("$BOARD/$name") // { version => 0 })->{version} >= $looks;
-			},
-			"$looks looks");
-		# in the midst of a look it has more
+		zk_until(sub { $proxy->count('setData') >= $looks }, "$looks looks");
 		foreach (1 .. 3)
 		{
 			$admin->value('SELECT pg_log_backend_memory_contexts(' . $s->pid . ')');
@@ -635,8 +644,13 @@ subtest 'looks leave nothing in memory' => sub {
 		}
 		push @total, min(@seen[ -3 .. -1 ]);
 	}
-	cmp_ok($total[1] - $total[0], '<', 20_000, 'after a hundred more') or diag "@total";
+	cmp_ok($total[1] - $total[0], '<', 20_000, 'a hundred more looks leave nothing in memory') or diag "@total";
+	$t->cancel($admin);
+	zk_until(sub { !board($zk) }, 'the record to go, since nobody waits any more, and it holds no zk lock');
 	$holder->value(q{SELECT zk_unlock('/cost/x')});
+	is($s->wait->{out}, 't', 'the lock is had');
+	$_->quit for $s, $t;
+	is(scalar board($zk), 0, 'the board is empty');
 };
 
 # ------------------------------------------------------------- what is told
@@ -796,7 +810,7 @@ sub junk
 
 subtest 'junk on the board' => sub {
 	my ($w, $by_w, $h) = waiting_pair();
-	zk_until(sub { record($zk, $w) }, 'the board');
+	wait_records($w);
 	my @junk = map { [ "$BOARD/$_->[0]", $_->[1] ] } junk($w, $h);
 
 	# alone: with others beside, these may be the first that are judged
@@ -821,7 +835,7 @@ subtest 'what another server says counts when it has said it three times' => sub
 	my $node = $client->contend('/zklock/junk/w', undef, data => "zklock\ntag $tag\n");
 	my $say = sub { "zklock\ntag $tag\nnode $node\nwaiter $of_h $_[0] 17 0 a lock\n" };    # and is behind itself
 	my $record = "$BOARD/" . put("$tag+", 1);
-	zk_until(sub { record($zk, $w) }, 'the board');
+	wait_records($w);
 	$client->create_all(ephemeral => [ $record, $say->(1) ]);
 	nobody_fails('said once', [$by_w], $w);
 	foreach my $since (2 .. 4)
@@ -860,7 +874,7 @@ subtest 'a cycle that rests on what nobody says again hides no other' => sub {
 	my %tag = map { $_ => tag_of("/zklock/hide/$_") } @names;
 	$s{w}->send($lock->('/hide/h'));
 	$s{p}->send($lock->('/hide/q'));
-	zk_until(sub { record($zk, $s{w}) && record($zk, $s{p}) }, 'the board');
+	wait_records(@s{qw(w p)});
 
 	# each is said to be waited for, over one that is behind it, by the one it waits for
 	my $n = 1;
@@ -879,7 +893,7 @@ subtest 'a cycle that rests on what nobody says again hides no other' => sub {
 
 subtest 'thousands of records' => sub {
 	my ($w, $by_w, $h) = waiting_pair();
-	zk_until(sub { record($zk, $w) }, 'the board');
+	wait_records($w);
 	my @junk = junk($w, $h);
 	my $crowd = $zk->client;
 	my $n = 1_000_000;
@@ -916,7 +930,7 @@ subtest 'thousands of records' => sub {
 subtest 'the board is deleted, or closed to us' => sub {
 	my ($w, $by_w, $h) = waiting_pair();
 	my ($v, $by_v) = looker($node_b, $zk);
-	zk_until(sub { record($zk, $w) }, 'the board');
+	wait_records($w);
 	# those that look may make a record again at any moment
 	my $delete = sub {
 		my (@then) = @_;
@@ -927,7 +941,7 @@ subtest 'the board is deleted, or closed to us' => sub {
 	ok(record($zk, $w), 'the record is made again');
 	$v->value($lock->('/junk/v'));
 	$v->send($lock->('/junk/h'));
-	zk_until(sub { record($zk, $v) }, 'its record');
+	wait_records($v);
 	$delete->([ create => $BOARD, mode => 'persistent', acl => [ [ 16, 'world', 'anyone' ] ] ]);
 	my ($u, $by_u) = looker($node_b, $zk);
 	$u->value($lock->('/junk/u'));
@@ -936,7 +950,7 @@ subtest 'the board is deleted, or closed to us' => sub {
 	zk_until(sub { $by_u->count('create2') > 5 }, 'attempts to publish, which are refused');
 	ok(!(grep { $_->is_done } $w, $v, $u), 'closed: nobody fails');
 	$client->set_acl($BOARD, [ [ 31, 'world', 'anyone' ] ]);
-	zk_until(sub { !grep { !record($zk, $_) } $w, $v, $u }, 'they publish when they may');
+	wait_records($w, $v, $u);
 	$h->value(q{SELECT zk_unlock('/junk/h')});
 	foreach my $s ($w, $v, $u)
 	{
@@ -949,6 +963,246 @@ subtest 'the board is deleted, or closed to us' => sub {
 $client->close;
 $holder->quit;
 
+# ------------------------------------------------------------ when something interferes
+
+# In each of the ways, and the other one looks, too, or not; all at the same time, since most
+# of that is waiting.  B has told where it waits before A begins to wait, so that A is the one
+# who sees the cycle; B reads the board again after ten looks, much later.
+zk_leaves_nothing $zk, 'the break is lost' => sub {
+	my (%cycle, %proxy, %a);
+	foreach my $way (@ZkProxy::WAYS, 'swallowed and the connection cut, with rows elsewhere')
+	{
+		foreach my $both ($way =~ /rows/ ? 1 : (0, 1))
+		{
+			my $name = $way . ($both ? ', and the other looks, too' : '');
+			my $dir = '/lost/' . keys %cycle;
+			# A connection that is silent is given up after two thirds of this; what is left
+			# of it is for coming back.  By then B has not looked ten times.
+			my ($a, $proxy) = looker($node_a, $zk, deadlock_timeout => '200ms', operation_timeout => '60s', session_timeout => $way =~ /behind|^stuck/ ? '20s' : '6s');
+			$a->value(call(exclusive => "$dir/x"));
+			my $b = begun($node_b, call(exclusive => "$dir/y"), $both ? '400ms' : '3s');
+			my @waits = ([ $a, call(exclusive => "$dir/y") ], [ $b, call(exclusive => "$dir/x") ]);
+			if ($way =~ /rows/)
+			{
+				# what is known of them is old by then
+				my $row = 'UPDATE t SET n = n + 1 WHERE id = 1; SELECT true';
+				@waits = ($waits[0], [ $b, $row ], [ begun($node_b, $row, '600ms'), $waits[1][1] ]);
+			}
+			$proxy->lose($way =~ s/, with .*//r, 'break');
+			($cycle{$name}, $proxy{$name}) = (\@waits, $proxy);
+			$a{$name} = $a if !$both;
+		}
+	}
+	my @alone = sort keys %a;
+	foreach my $at (1, 0)
+	{
+		my @waits = map { $cycle{$_}[$at] } @alone;
+		$_->[0]->send(pop @$_) for @waits;
+		wait_records(map { $_->[0] } @waits) if $at == 1;
+	}
+	foreach my $name (@alone)
+	{
+		$proxy{$name}->wait_lost($name);
+		my $began = time;
+		next if $name ne 'never asked for, the connection cut';
+		$proxy{$name}->wait_for('multi', 2);
+		in_time(time - $began, 1.5, 'the next attempt comes soon');
+	}
+	sleep 1;
+	$proxy{$_}->release for grep { /^stuck/ } @alone;
+	my %failed = one_of_each_fails(%cycle);
+	is($failed{$_}[1], $a{$_}, "$_: it fails, and the other does not") for @alone;
+	foreach my $name (sort keys %cycle)
+	{
+		$proxy{$name}->reset;
+		my $a = $cycle{$name}[0][0];
+		is($a->value(q{SELECT zk_lock('/lost/x'), zk_unlock('/lost/x')}), 't|t', "$name: it goes on");
+		$a->quit;
+	}
+};
+
+# B waits for one of two places; A has one, and C, who gives up, the other
+zk_leaves_nothing $zk, 'a place of a semaphore freed just before the break' => sub {
+	my $place = call(semaphore => '/c/s') =~ s/1\)/2)/r;
+	my ($a, $proxy) = looker($node_a, $zk, session_timeout => '40s', deadlock_timeout => '200ms');
+	$a->value($place);
+	my $c = begun($node_b, $place, '2s');
+	my $b = begun($node_b, call(exclusive => '/c/y'), '2s');
+	$b->send($place);
+	zk_wait_queued($zk, $b);
+	held_break($proxy, [ $c, call(exclusive => '/c/y') ], [ $a, call(exclusive => '/c/y') ]);
+	ok(!$b->is_done && !$c->is_done, 'nobody fails while one with a place runs');
+	my $admin_b = zk_session($node_b);
+	is($c->cancel($admin_b)->{state}, '57014', 'one with a place gives up');
+	$c->value('ROLLBACK');
+	is($b->wait->{state}, '', 'which is had');
+	$proxy->release;
+	$b->value('COMMIT');
+	go_on($a);
+};
+
+# B is stopped, for less or more than its session lives: before it can look, or when it has told
+# where it waits
+zk_leaves_nothing $zk, 'members are stopped' => sub {
+	my @cycles = map {
+		my ($seconds, $told) = @$_;
+		my $dir = "/stop/$seconds/$told";
+		my $a = begun($node_a, call(exclusive => "$dir/x"), '1s');
+		my $b = zk_session_with($node_b, session_timeout => '6s');
+		$b->value('SET deadlock_timeout = ' . ($told ? 100 : 2000) . '; BEGIN; ' . call(exclusive => "$dir/y"));
+		{ dir => $dir, seconds => $seconds, told => $told, a => $a, b => $b };
+	} [ 1, 0 ], [ 1, 1 ], [ 8, 0 ], [ 8, 1 ];
+	my ($early, $told) = map { my $with = $_; [ grep { $_->{told} == $with } @cycles ] } 0, 1;
+	$_->{b}->send(call(exclusive => "$_->{dir}/x")) for @$told, @$early;
+	zk_wait_queued($zk, map { $_->{b} } @$early);
+	Child::suspend(map { $_->{b}->pid } @$early);
+	wait_records(map { $_->{b} } @$told);
+	Child::suspend(map { $_->{b}->pid } @$told);
+	$_->{a}->send(call(exclusive => "$_->{dir}/y")) for @cycles;
+	my $began = time;
+	foreach my $c (@$told)
+	{
+		is($c->{a}->wait->{state}, '40P01', 'who has told: the other one fails, while that one is stopped');
+		in_time(time - $began, 3 + 1, '- in time');
+		$c->{a}->query('ROLLBACK');
+	}
+	foreach my $c (@cycles)
+	{
+		my $left = $began + $c->{seconds} - time;
+		sleep $left if $left > 0;
+		kill 'CONT', $c->{b}->pid;
+	}
+	foreach my $c (@cycles)
+	{
+		my $states = all_done($c->{told} ? () : $c->{a}, $c->{b});
+		my ($lives, $over) =
+			$c->{told} ? (qr/^ok$/, qr/^(?:ok|40001)$/)
+		  : (qr/^(?:40P01 ok|ok 40P01)$/, qr/^(?:40P01|ok) (?:ok|40001)$|^ok 40P01$/);
+		like($states, $c->{seconds} < 6 ? $lives : $over, "for $c->{seconds} s: one fails for a cycle, at most");
+		$_->quit for $c->{a}, $c->{b};
+	}
+};
+
+# Wait until all are done, each rolled back or committed then; returns their SQLSTATEs
+# in the given order
+sub all_done
+{
+	my (@sessions) = @_;
+	my %state;
+	while (my @left = grep { !exists $state{$_} } @sessions)
+	{
+		my $s = zk_until(sub { (grep { $_->is_done } @left)[0] }, 'one to be done');
+		$state{$s} = $s->wait->{state};
+		$s->query($state{$s} eq '' ? 'COMMIT' : 'ROLLBACK');
+	}
+	return join ' ', map { $state{$_} || 'ok' } @sessions;
+}
+
+zk_leaves_nothing $zk, 'members lose their sessions' => sub {
+	my $over = sub { my ($node) = @_; zk_until(sub { eval { $zk->end_sessions_of($node); 1 } }, 'its session to end'); };
+	my $a = begun($node_a, call(exclusive => '/again/x'));
+	my $b = begun($node_a, 'UPDATE t SET n = 1 WHERE id = 1', '2s');
+	stands($b, call(exclusive => '/again/x'));
+	my $node = $zk->with_client(sub { ($_[0]->queue('/zklock/again/x'))[1] });
+	$a->send(q{UPDATE t SET n = 2 WHERE id = 1});
+	$over->($node);
+	is(all_done($b, $a), '40P01 ok', 'one queues again, and the cycle is still found');
+	$_->quit for $a, $b;
+
+	# and with it what the other waits for
+	foreach my $time (1 .. 4)
+	{
+		($a, $b) = map { begun($_->[0], call(exclusive => $_->[1]), '300ms') } [ $node_a, '/over/x' ], [ $node_b, '/over/y' ];
+		($node) = $zk->children('/zklock/over/y');
+		$b->send(call(exclusive => '/over/x'));
+		$a->send(call(exclusive => '/over/y'));
+		sleep 0.25 + 0.1 * rand;
+		$over->("/zklock/over/y/$node");    # its client may be faster to come back
+		my $states = all_done($a, $b);
+		cmp_ok(scalar(() = $states =~ /40P01/g), '<=', 1, "time $time: at most one fails for a cycle ($states)");
+		$_->quit for $a, $b;
+	}
+};
+
+# Let it wait for a while; one test, if times are tested.  The CPU time is that of the threads
+# that the process has now: ticks, which zk_cpu_seconds counts, are too coarse for a few looks.
+sub looks_cheaply
+{
+	my ($s, $sql) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	$s->send($sql);
+	wait_records($s);
+	my $used = sub { return sum map { (split ' ', slurp_file($_))[0] / 1e9 } glob '/proc/' . $s->pid . '/task/*/schedstat'; };
+	my ($cpu, $from) = ($used->(), time);
+	sleep($LONG > 20 ? 30 : $TIMING ? 3 : 0.2);    # no wait for anything: this time is what is measured
+	$cpu = ($used->() - $cpu) / (time - $from);
+	note sprintf '%d: %.2f %% of a processor', $LONG, 100 * $cpu;
+	in_time($cpu, 0.01, 'less than 1 % of a processor');
+	return;
+}
+
+zk_leaves_nothing $zk, 'many who wait for a row, behind one who waits for a lock; and in one queue with one in a cycle' => sub {
+	my $h = begun($node_b, call(exclusive => '/long/x'));
+	my $w = begun($node_a, 'UPDATE t SET n = 1 WHERE id = 1', '1s');
+	my @rows = map { begun($node_a, '', '1h') } 1 .. $LONG;
+	$_->send('UPDATE t SET n = 2 WHERE id = 1') for @rows;
+	wait_local($admin, $LONG);
+	looks_cheaply($w, call(exclusive => '/long/x'));
+	$h->value('COMMIT');
+	is(all_done($w, @rows) =~ s/ok ?//gr, '', 'all go on');
+
+	$_->value('BEGIN; ' . call(exclusive => '/long/' . ($_ == $h ? 'q' : 'h'))) for $h, $w;
+	my @others = (@rows, map { begun($node_b, '') } 1 .. $LONG / 2);
+	$_->send(call(exclusive => '/long/q')) for @others;
+	zk_until(sub { $zk->children('/zklock/long/q') == @others + 1 }, 'the waiters');
+	looks_cheaply($w, call(exclusive => '/long/q'));
+	one_fails('all others have their turn', [ $h, call(exclusive => '/long/h'), 'COMMIT' ], map { [ $_, undef, 'COMMIT' ] } $w, @others);
+	$_->quit for $h, $w, @others;
+};
+
+# B is killed, with its whole server
+sub kills
+{
+	my ($b) = @_;
+	zk_kill($node_b, $b->pid);
+	$b->wait;
+	return $b->kill9;
+}
+
+# What happens to B, and how A ends; and what B does itself before that.  Who gives up does not
+# wait until ZooKeeper knows of it, and until then the break is right.
+foreach my $case (
+	[ 'canceled', sub { is($_[0]->cancel($_[1])->{state}, '57014', 'one is canceled'); $_[0]->value('ROLLBACK'); }, 'ok' ],
+	[ 'canceled inside a block', sub { is($_[0]->cancel($_[1])->{state}, '', 'one goes on, and still holds'); }, 'ok', sub { $_[0]->value('COMMIT'); } ],
+	[ 'terminated', sub { $_[1]->value('SELECT pg_terminate_backend(' . $_[0]->pid . ')'); is($_[0]->wait->{state}, '57P01', 'one is terminated'); }, 'ok' ],
+	[ 'killed, and its session lives', \&kills, 'ok|40P01' ],
+	[ 'killed, and its session is over', sub { my ($its) = $zk->with_client(sub { $_[0]->queue('/zklock/c/y') }); kills(@_); $zk->end_sessions_of($its); }, 'ok' ])
+{
+	my ($name, $ends, $state, $lets_go) = @$case;
+	zk_leaves_nothing $zk, "just before the break, one is $name" => sub {
+		my ($a, $proxy) = looker($node_a, $zk, session_timeout => '40s', deadlock_timeout => '200ms');    # its heartbeats are held back, too
+		$a->value(call(exclusive => '/c/x'));
+		my $b = zk_session_with($node_b, session_timeout => '6s');
+		$b->value(q{SET deadlock_timeout = '2s'; BEGIN; } . call(exclusive => '/c/y'));
+		held_break($proxy,
+			[ $b, $lets_go ? q{DO $$ BEGIN PERFORM zk_xact_lock('/c/x'); EXCEPTION WHEN query_canceled THEN NULL; END $$} : call(exclusive => '/c/x') ],
+			[ $a, call(exclusive => '/c/y') ]);
+		$ends->($b, zk_session($node_b));
+		zk_until(sub { $zk->children('/zklock/c/x') == 1 }, 'its node is gone') if $name !~ /lives/;
+		$proxy->release;
+		if ($lets_go)
+		{
+			sleep 1;
+			ok(!$a->is_done, 'the other waits on');
+			$lets_go->($b);
+		}
+		like(my $end = all_done($a), qr/^(?:$state)$/, 'the other ends, if possible with the lock');
+		note $end;
+		$_->quit for $a, $b;
+		zk_until(sub { $zk->ephemerals_count == 0 }, 'its session to end');
+	};
+}
+
 subtest 'at random' => sub {
 	# which also removes the board and the locks' directories, whenever they are empty
 	$zk->{container_check} = 1000;
@@ -957,18 +1211,18 @@ subtest 'at random' => sub {
 	my $seed = $ENV{DEADLOCK_SEED} || 1 + int rand 1_000_000;
 	my @timeouts = split ' ', $ENV{DEADLOCK_TIMEOUTS} // '0.3 0.3 0.3';
 	push @nodes, zk_cluster('n' . @nodes, $zk, %setting) while @nodes < @timeouts;
-	my @clusters = map { { node => $nodes[$_], deadlock_timeout => $timeouts[$_] } } 0 .. $#timeouts;
-	foreach my $cluster (@clusters)
+	foreach my $i (0 .. $#timeouts)
 	{
-		$cluster->{node}->append_conf('postgresql.conf', "deadlock_timeout = '" . 1000 * $cluster->{deadlock_timeout} . "ms'");
-		$cluster->{node}->reload;
-		DeadlockPrograms::prepare($cluster->{node});
+		$nodes[$i]->append_conf('postgresql.conf', "deadlock_timeout = '" . 1000 * $timeouts[$i] . "ms'");
+		$nodes[$i]->reload;
 	}
-	my $programs = DeadlockPrograms->new(zk => $zk, seed => $seed, sessions => $ENV{DEADLOCK_SESSIONS} || 10, clusters => \@clusters);
-	$programs->go($seconds);
-	is(zk_few($programs->complaints), '', "no complaint, seed $seed");
-	my $count = $programs->count;
-	my $longest = $programs->longest;
+	my @slow = map { ZkProxy->new($zk) } 1, 2;
+	$_->delay_ms(1 + int rand 15) for @slow;
+	my $programs = DeadlockPrograms->run(
+		zk => $zk, networks => [ $zk, @slow ], seed => $seed, seconds => $seconds, sessions => $ENV{DEADLOCK_SESSIONS} || 10,
+		clusters => [ map { { node => $nodes[$_], deadlock_timeout => $timeouts[$_] } } 0 .. $#timeouts ]);
+	is(zk_few(@{ $programs->{complaints} }), '', "no complaint, seed $seed");
+	my ($count, $longest) = @$programs{qw(count longest)};
 	diag("$seconds s, seed $seed: " . join ', ', map { "$_: $count->{$_}" } sort keys %$count);
 	diag(sprintf "longest cycle %.2f s; nearest to its limit of %.1f s: %s; oldest wait %.3f s",
 		@$longest{qw(seconds limit what)}, $programs->{oldest} // 0);
@@ -977,4 +1231,8 @@ subtest 'at random' => sub {
 	cmp_ok($count->{$_} // 0, '>', 0, "it happened: $_") for 'commits', 'victims: zklock';
 };
 
-zk_end($zk, @nodes);
+$admin->quit;
+$_->stop for @nodes;
+unlike(slurp_file($_->logfile), qr/PANIC:|TRAP:|terminated by signal (?!9)/, 'no backend has crashed but those killed') for @nodes;
+zk_nothing_left($zk, 'nothing is left in ZooKeeper', sessions => 0);
+done_testing();

@@ -17,30 +17,15 @@ my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '1h', max_connect
 my $admin = zk_session($node);
 my $client = $zk->client;
 
-# A connected session, through a proxy that others may share
-my @proxies;    # kept until the end, since a backend may still be closing its session
-
-sub session_by
-{
-	my ($proxy, %setting) = @_;
-	my $s = zk_session_with($node, %setting, hosts => $proxy);
-	$s->value(q{SELECT zk_lock('/warm/' || pg_backend_pid()), zk_unlock_all()});
-	return $s;
-}
-
-sub new_proxy
-{
-	push @proxies, my $proxy = ZkProxy->new($zk);
-	return $proxy;
-}
-
-# A session of many behind one proxy; they can be reused, too
-my ($shared, @many);
+# Many connected sessions are behind one proxy, which is kept until the end, since a backend
+# may still be closing its session.
+my $shared = ZkProxy->new($zk);
 
 sub one_of_many
 {
-	$shared //= new_proxy();
-	return shift @many // session_by($shared);
+	my $s = zk_session_with($node, hosts => $shared);
+	$s->value(q{SELECT zk_lock('/warm/' || pg_backend_pid()), zk_unlock_all()});
+	return $s;
 }
 
 # A session with a proxy of its own; an idle one can be reused
@@ -51,15 +36,14 @@ sub session
 	my $setting = "@_";
 	my $idle = shift @{ $idle{$setting} // [] };
 	return $idle if $idle;
-	my $proxy = new_proxy();
-	return { s => session_by($proxy, @_), proxy => $proxy, setting => $setting };
+	my ($s, $proxy) = zk_counted_session($node, $zk, 0, @_);
+	return { s => $s, proxy => $proxy, setting => $setting };
 }
 
 sub put_back
 {
-	foreach my $session (@_)
+	foreach my $session (grep { !$_->{gone} } @_)
 	{
-		next if $session->{gone};
 		$session->{proxy}->reset;
 		push @{ $idle{ $session->{setting} } }, $session;
 	}
@@ -72,40 +56,27 @@ sub queue { return $client->queue("/zklock$_[0]"); }
 # Make it wait in that queue, behind all who are there.
 sub stands
 {
-	my ($s, $path, $places, $timeout) = @_;
-	my $before = queue($path);
-	$s->send("SELECT zk_semaphore_acquire('$path', $places" . ($timeout ? ", '$timeout')" : ')'));
-	zk_until(sub { queue($path) == $before + 1 }, 'a node more');
+	my ($s, $path, $places) = @_;
+	$s->send("SELECT zk_semaphore_acquire('$path', $places)");
 	zk_wait_queued($zk, $s);
 	return $s;
 }
 
-# The same, where it may find a place free
-sub stands_or_has
-{
-	my ($s, $path, $places) = @_;
-	my $before = $s->pid;
-	$s->send("SELECT zk_semaphore_acquire('$path', $places)");
-	zk_until(sub { grep { $_ == $before } $admin->value("SELECT pid FROM zk_lock_queue('$path') WHERE kind = 'semaphore'") =~ /\d+/g }, 'its node');
-	return;
-}
-
-# What the proxy has seen by then: requests, their names, how many clients sent
+# What the shared proxy has seen by then: requests, their names, how many clients sent
 # some, and how many were told of a change of the directory.
 sub cost
 {
-	my ($proxy, $code) = @_;
-	$proxy->clear_log;
+	my ($code) = @_;
+	$shared->clear_log;
 	$code->();
-	quiet($proxy);
-	my @log = $proxy->log;
+	quiet($shared);
+	my @log = $shared->log;
 	my @asked = grep { $_->[1] eq '>' } @log;
 	return {
 		requests => scalar @asked,
 		names => join(' ', map { $_->[2] } @asked),
 		clients => scalar(uniq map { $_->[6] } @asked),
-		told => scalar(grep { $_->[2] eq 'event' && $_->[7] eq 'child' } @log),
-		log => \@log
+		told => scalar(grep { $_->[2] eq 'event' && $_->[7] eq 'child' } @log)
 	};
 }
 
@@ -123,28 +94,26 @@ sub have
 
 # ------------------------------------------------------------------------ cost
 
-subtest 'a dozen places' => sub {
+zk_leaves_nothing $zk, 'a dozen places' => sub {
 	my $PLACES = 12;
 	my $path = '/dozen';
 	my $call = "SELECT zk_semaphore_acquire('$path', $PLACES)";
 	my @holds = map { one_of_many() } 1 .. $PLACES;
-	my $proxy = $shared;
 	$holds[0]->value(qq{$call, zk_unlock_all()});    # creates the directory
-	my $cost = cost($proxy, sub { $_->value($call) for @holds });
+	my $cost = cost(sub { $_->value($call) for @holds });
 	is($cost->{names}, join(' ', ('create2 getChildren') x $PLACES), 'as many as there are places: two requests each');
 
-	my (@waits, @had);
+	my @waits;
 	my $release = sub {
 		my ($n, @who) = @_;
 		my @next = splice @waits, 0, $n;
-		my $cost = cost($proxy,
+		my $cost = cost(
 			sub {
 				$_->send('SELECT zk_unlock_all()') for @who;
 				is($_->wait->{out}, 1, 'given back') for @who;
 				is($_->wait->{out}, 't', 'admitted') for @next;
 			});
 		ok(!(grep { $_->is_done } @waits), "$n freed: nobody else is admitted");
-		push @had, @who;
 		my %gone = map { $_ => 1 } @who;
 		@holds = ((grep { !$gone{$_} } @holds), @next);
 		return $cost;
@@ -156,7 +125,7 @@ subtest 'a dozen places' => sub {
 		while (@waits < $waiters)
 		{
 			my $s = one_of_many();
-			my $cost = cost($proxy, sub { stands($s, $path, $PLACES) });
+			my $cost = cost(sub { stands($s, $path, $PLACES) });
 			push @waits, $s;
 			# the first one looks, since it cannot know who comes and who leaves
 			my $most = @waits == 1 ? 4 : 5;
@@ -181,13 +150,13 @@ subtest 'a dozen places' => sub {
 	}
 
 	# other contenders on the same path: the first waiter looks at each change
-	my $other = session_by(new_proxy());
-	$cost = cost($proxy, sub { $other->value("SELECT bool_and(zk_lock('$path') AND zk_unlock('$path')) FROM generate_series(1, 20)") });
+	my $other = session()->{s};
+	$cost = cost(sub { $other->value("SELECT bool_and(zk_lock('$path') AND zk_unlock('$path')) FROM generate_series(1, 20)") });
 	note "20 locks of the same path: $cost->{names}";
 	cmp_ok($cost->{requests}, '<=', 40, '20 locks of the same path: no more than a list for each change');
 	is($cost->{clients}, 1, '- by one waiter');
 
-	$cost = cost($proxy, sub { is($other->value("SELECT zk_semaphore_acquire('$path', $PLACES, '0')"), 'f', 'one try') });
+	$cost = cost(sub { is($other->value("SELECT zk_semaphore_acquire('$path', $PLACES, '0')"), 'f', 'one try') });
 	is($cost->{requests}, 0, 'nobody hears of a try');
 
 	# While a number is being changed, it differs.  These come in when the others are through.
@@ -204,10 +173,8 @@ subtest 'a dozen places' => sub {
 		is($who->wait->{out}, 't', 'admitted') if $who->{mark};
 		give($who);
 	}
-	$other->quit;
-	push @many, uniq @holds, @waits, @had;
+	$_->quit for $other, @holds, @waits;
 	zk_until(sub { $zk->watch_count == 0 }, 'no watch to be left');
-	zk_nothing_left($zk, 'nothing is left');
 };
 
 # --------------------------------------------------- somebody goes, of any rank
@@ -252,7 +219,7 @@ sub terminate { my ($one) = @_; $one->{gone} = 1; $admin->value('SELECT pg_termi
 
 # Whatever happens at the same time, to whomever, those in front have their places, and
 # nobody else, once that has settled.  Half of them ask for the same number.
-subtest 'numbers that differ, and all that can happen' => sub {
+zk_leaves_nothing $zk, 'numbers that differ, and all that can happen' => sub {
 	my $path = '/any';
 	my @idle = map { session(session_timeout => '120s') } 1 .. 10;
 	$idle[0]{s}->value("SELECT zk_semaphore_acquire('$path', 2), zk_unlock_all()");
@@ -301,7 +268,9 @@ subtest 'numbers that differ, and all that can happen' => sub {
 			{
 				my $one = shift @idle or next;
 				@$one{qw(places holds)} = (rand() < 0.5 ? 3 : 1 + int rand 4, 0);
-				stands_or_has($one->{s}, $path, $one->{places});
+				my $pid = $one->{s}->pid;
+				$one->{s}->send("SELECT zk_semaphore_acquire('$path', $one->{places})");
+				zk_until(sub { grep { $_ == $pid } $admin->value("SELECT pid FROM zk_lock_queue('$path') WHERE kind = 'semaphore'") =~ /\d+/g }, 'its node');
 				push @queue, $one;
 				next;
 			}
@@ -329,20 +298,18 @@ subtest 'numbers that differ, and all that can happen' => sub {
 	ok($all_happened->(), 'all of it has happened');
 	put_back(@idle);
 	zk_until(sub { $zk->watch_count == 0 }, 'no watch to be left');
-	zk_nothing_left($zk, 'nothing is left');
 };
 
 # --------------------------------------------------- the turn, on its way
 
 # What the first waiter sends when a place is freed for it, and what it is sent
-subtest 'at each moment of a turn' => sub {
+zk_leaves_nothing $zk, 'at each moment of a turn' => sub {
 	foreach my $op (qw(getChildren setData))
 	{
 		foreach my $fault (qw(drop_request swallow_and_drop hold_request hold))
 		{
-			foreach my $then ('goes on', 'is terminated')
+			foreach my $then ('goes on', ('is terminated') x ($fault =~ /hold/))
 			{
-				next if $then ne 'goes on' && $fault !~ /hold/;
 				my $name = "$op, $fault, $then";
 				my ($path, @all) = crowd(4);
 				my @s = map { $_->{s} } @all;
@@ -380,11 +347,10 @@ subtest 'at each moment of a turn' => sub {
 			}
 		}
 	}
-	zk_nothing_left($zk, 'nothing is left');
 };
 
 # A waiter is cut off while its turn comes, or that of the one ahead of it.
-subtest 'cut off meanwhile' => sub {
+zk_leaves_nothing $zk, 'cut off meanwhile' => sub {
 	foreach my $cut ([3], [4], [ 3, 4 ], [ 3 .. 7 ])
 	{
 		my ($path, @all) = crowd(5);
@@ -400,11 +366,10 @@ subtest 'cut off meanwhile' => sub {
 		goes_on("@$cut cut off", [ @s[ 1, 3, 4 ] ], [ @s[ 5 .. 7 ] ]);
 		put_back(@all);
 	}
-	zk_nothing_left($zk, 'nothing is left');
 };
 
 # A machine that stalls keeps its own place empty, but delays no other for long.
-subtest 'the first of the waiters stands still' => sub {
+zk_leaves_nothing $zk, 'the first of the waiters stands still' => sub {
 	my $T = 12;    # its session must live until the next one has looked
 	my ($path, @all) = crowd(4, settings => [ (undef) x $PLACES, map { { session_timeout => "${T}s" } } 1 .. 4 ]);
 	my @s = map { $_->{s} } @all;
@@ -422,12 +387,11 @@ subtest 'the first of the waiters stands still' => sub {
 	is($s[3]->wait->{out}, 't', 'which is there when it goes on');
 	goes_on('after that', [ @s[ 2 .. 4 ] ], [ @s[ 5, 6 ] ]);
 	put_back(@all);
-	zk_nothing_left($zk, 'nothing is left');
 };
 
 # ZooKeeper tells nobody of a change in a directory that he may not read at that
 # moment, neither then nor later.
-subtest 'the directory cannot be read while a place becomes free' => sub {
+zk_leaves_nothing $zk, 'the directory cannot be read while a place becomes free' => sub {
 	my $T = 6;
 	my ($path, @all) = crowd(2, settings => [ (undef) x $PLACES, map { { session_timeout => "${T}s" } } 1, 2 ]);
 	my @s = map { $_->{s} } @all;
@@ -444,7 +408,6 @@ subtest 'the directory cannot be read while a place becomes free' => sub {
 	$s[0]->query('SELECT zk_unlock_all()');
 	goes_on('after that', [ @s[ 1 .. 3 ] ], [ $s[4] ]);
 	put_back(@all);
-	zk_nothing_left($zk, 'nothing is left');
 };
 
 # Who waits first watches the directory, and need not be told of it once it has its place.
@@ -471,7 +434,7 @@ subtest 'directories that are watched no longer' => sub {
 
 # Others come and go all the time, so that the first waiter is usually about to
 # look when its time is up.
-subtest 'a timeout in a busy directory' => sub {
+zk_leaves_nothing $zk, 'a timeout in a busy directory' => sub {
 	my ($path, @all) = crowd(0);
 	my @s = map { $_->{s} } @all;
 	my $busy = session();
@@ -486,9 +449,8 @@ subtest 'a timeout in a busy directory' => sub {
 	$busy->{s}->cancel($admin);
 	give(@s);
 	put_back(@all, $busy, $waiter);
-	zk_nothing_left($zk, 'nothing is left');
 };
 
-$_->quit for $admin, @many, map { $_->{s} } map { @$_ } values %idle;
+$_->quit for $admin, map { $_->{s} } map { @$_ } values %idle;
 $client->close;
 zk_end($zk, $node);

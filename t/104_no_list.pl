@@ -39,8 +39,6 @@ sub until_no_list
 	return $turns;
 }
 
-sub number { return (map { /(\d{10})$/ } $client->children("/zklock$_[0]"))[0]; }
-
 # Somebody is before us: we are not granted before he goes
 sub has_to_wait
 {
@@ -174,8 +172,8 @@ subtest 'a session of ours' => sub {
 subtest 'one with a number from the future' => sub {
 	until_no_list($s, $proxy, '/future');
 	$s->value(q{SELECT zk_lock('/future')});
-	my $far = number('/future') + 12;
-	my $theirs = $client->create(sprintf('/zklock/future/_c_0-lock-%010d', $far), mode => 'ephemeral');
+	my ($number) = ($client->queue('/zklock/future'))[0] =~ /(\d{10})$/;
+	my $theirs = $client->create(sprintf('/zklock/future/_c_0-lock-%010d', $number + 12), mode => 'ephemeral');
 	$s->value(q{SELECT zk_unlock('/future')});
 	turn($s, $proxy, '/future') for 2 .. 11;
 	has_to_wait($s, $proxy, '/future', sub { $client->delete($theirs) }, 'when we get there');

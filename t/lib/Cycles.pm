@@ -44,19 +44,14 @@ our $BOARD = '/zklock/__zklock_waits__';
 
 my %idle;    # name of a cluster => [ sessions ]
 
-sub _idle
-{
-	my ($name) = @_;
-	my @left = grep { $_->{psql} } @{ $idle{$name} // [] };    # a test may have ended some
-	my $session = shift @left;
-	$idle{$name} = \@left;
-	return $session;
-}
-
 # Sessions in a transaction, one for each of these clusters
 sub in_transactions
 {
-	my @sessions = map { _idle($_->name) // zk_session($_) } @_;
+	my @sessions = map {
+		my $idle = $idle{ $_->name } //= [];
+		@$idle = grep { $_->{psql} } @$idle;    # a test may have ended some
+		shift @$idle // zk_session($_);
+	} @_;
 	foreach my $i (0 .. $#_)
 	{
 		$sessions[$i]{home} = $_[$i]->name;
@@ -160,12 +155,8 @@ sub record
 	return $zk->with_client(
 		sub {
 			my ($client) = @_;
-			foreach my $name ($client->children($BOARD))
-			{
-				my ($data) = $client->get("$BOARD/$name");
-				return "$BOARD/$name" if ($data // '') =~ /\Azklock\n.*^pid $pid$/ms;
-			}
-			return '';
+			my ($path) = grep { (scalar $client->get($_) // '') =~ /\Azklock\n.*^pid $pid$/ms } map { "$BOARD/$_" } $client->children($BOARD);
+			return $path // '';
 		});
 }
 

@@ -7,17 +7,16 @@ DeadlockPrograms - random transactions that run into deadlocks, and a judge
 
 =head1 SYNOPSIS
 
-  my $run = DeadlockPrograms->new(zk => $zk, seed => 1, sessions => 10,
-      clusters => [ { node => $node, deadlock_timeout => 0.3 }, ... ]);
-  $run->go(15);                       # seconds
-  is("@{[ $run->complaints ]}", '');
-  $run->longest;                      # of the cycles: { seconds, limit, what }
-  $run->count;                        # what happened: { commits => 90, ... }
+  my $run = DeadlockPrograms->run(zk => $zk, seed => 1, sessions => 10, seconds => 15,
+      clusters => [ { node => $node, deadlock_timeout => 0.3 }, ... ], networks => [ $zk, $proxy ]);
+  is("@{ $run->{complaints} }", '');
+  $run->{longest};     # of the cycles: { seconds, limit, over, what }
+  $run->{count};       # what happened: { commits => 90, ... }
 
 =head1 DESCRIPTION
 
 Each session takes zk locks, rows of its own cluster and advisory locks, in random
-order, and commits; after an error it gives everything back and tries again.  The
+order, over one of these networks, and commits; after an error it gives everything back and tries again.  The
 seed determines what each does, but not who is faster.
 
 Two sources tell who waited for whom, none of them the code that is tested: the test
@@ -36,254 +35,129 @@ package DeadlockPrograms;
 
 use strict;
 use warnings;
-use Carp;
 use IO::Select;
 use List::Util qw(max min shuffle);
-use Time::HiRes qw(sleep time);
+use Time::HiRes qw(time);
 
 use Deadline;
+use Queue;
 use Torture::TxnLog;
 use Zklock;
 
-our @PATHS = map { "/dl/$_" } qw(a b c d);
-our $SEMAPHORE = '/dl/s';
-our $PLACES = 2;
-our $ROWS = 3;
-my $ROOT = '/zklock';
+my @PATHS = map { "/dl/$_" } qw(a b c d);
+my $ROWS = 3;
 
 # How much later than a wait's end somebody may fail for it, on a machine that stands
 # still now and then
-our $SLACK = 1;
-
-# In each cluster, once
-sub prepare
-{
-	my (@nodes) = @_;
-	$_->safe_psql('postgres', "CREATE TABLE r (id int PRIMARY KEY, n int DEFAULT 0); INSERT INTO r SELECT generate_series(1, $ROWS)")
-	  for @nodes;
-	return;
-}
-
-sub new
-{
-	my ($class, %opt) = @_;
-	my $self = bless {
-		%opt,
-		count => {},
-		complaints => [],
-		longest => { seconds => 0, limit => 0, over => -1e9, what => 'none' },
-		by_key => {},
-		victims => []
-	}, $class;
-	srand($opt{seed});
-	foreach my $cluster (@{ $self->{clusters} })
-	{
-		$cluster->{port} = $cluster->{node}->port;
-		$cluster->{admin} = zk_session($cluster->{node});
-	}
-	push @{ $self->{all} }, $self->_session($_) for 0 .. $opt{sessions} - 1;
-	return $self;
-}
-
-sub _session
-{
-	my ($self, $number) = @_;
-	my $cluster = $self->{clusters}[ $number % @{ $self->{clusters} } ];
-	my $session = zk_session($cluster->{node});
-	my $one = {
-		number => $number,
-		session => $session,
-		cluster => $cluster,
-		key => "$cluster->{port}:" . $session->pid,
-		statements => [],
-		xact => 0,
-		held => {},
-		todo => [],
-		idle_until => 0
-	};
-	return $self->{by_key}{ $one->{key} } = $one;
-}
-
-sub count { return $_[0]->{count}; }
-sub longest { return $_[0]->{longest}; }
-sub complaints { return @{ $_[0]->{complaints} }; }
-
-sub _complain
-{
-	my ($self, $text) = @_;
-	push @{ $self->{complaints} }, $text if @{ $self->{complaints} } < 20;
-	return;
-}
+my $SLACK = 1;
 
 # ------------------------------------------------------------------ programs
 
 sub _one_of { return $_[ rand @_ ]; }
 
-sub _quote { return q{'} . $_[0] . q{'}; }
-
-# Statements that wait: { sql, zk => [ paths ], local => [ targets ] }, sometimes in a
+# A statement that waits: { sql, zk => [ paths ], local => target }, sometimes in a
 # block that catches the error
 sub _op
 {
-	my ($self, $one) = @_;
+	my ($one) = @_;
+	my $xact = rand() < 0.3 ? '' : 'xact_';
+	my $path = _one_of(@PATHS);
+	my ($row, $key) = (1 + int rand $ROWS, 1 + int rand 2);
 	my $dice = rand;
 	my $op;
 	if ($dice < 0.52)
 	{
-		my $path = _one_of(@PATHS);
-		my $mode = $one->{held}{$path} // (rand() < 0.3 ? 'shared' : 'exclusive');
-		my $scope = rand() < 0.3 ? '' : 'xact_';
-		$mode = 'exclusive' if $mode eq 'shared' && $one->{held}{$path} && rand() < 0.1;
-		$one->{held}{$path} //= $mode;
-		$op = { zk => [$path], sql => "zk_${scope}lock" . ($mode eq 'shared' ? '_shared' : '') . "('$path')" };
+		# mostly in the mode in which it has it
+		my $mode = $one->{held}{$path} //= rand() < 0.3 ? '_shared' : '';
+		$mode = '' if rand() < 0.05;
+		$op = { zk => [$path], sql => "SELECT zk_${xact}lock$mode('$path')" };
 	}
-	elsif ($dice < 0.60)
+	elsif ($dice < 0.60 && (my @free = (shuffle grep { !defined $one->{held}{$_} } @PATHS)[ 0, 1 ])[1])
 	{
-		my @paths = (shuffle @PATHS)[ 0, 1 ];
-		@paths = grep { !$one->{held}{$_} } @paths;
-		return $self->_op($one) if !@paths;
-		$one->{held}{$_} = 'exclusive' for @paths;
-		$op = { zk => \@paths, sql => 'zk_xact_lock_many(ARRAY[' . join(', ', map { _quote($_) } @paths) . '])' };
+		$one->{held}{$_} = '' for @free;
+		$op = { zk => \@free, sql => "SELECT zk_xact_lock_many('{" . join(',', @free) . "}')" };
 	}
-	elsif ($dice < 0.66)
-	{
-		my $scope = rand() < 0.3 ? '' : 'xact_';
-		$op = { zk => [$SEMAPHORE], sql => "zk_${scope}semaphore_acquire('$SEMAPHORE', $PLACES)" };
-	}
-	elsif ($dice < 0.73)
-	{
-		my $key = 1 + int rand 2;
-		$op = { local => ["advisory $key"], sql => "pg_advisory_xact_lock($key)" };
-	}
-	else
-	{
-		my $row = 1 + int rand $ROWS;
-		return { local => ["row $row"], sql => "UPDATE r SET n = n + 1 WHERE id = $row", plain => 1 } if rand() < 0.6;
-		$op = { local => ["row $row"], sql => "n FROM r WHERE id = $row FOR UPDATE" };
-	}
+	elsif ($dice < 0.66) { $op = { zk => ['/dl/s'], sql => "SELECT zk_${xact}semaphore_acquire('/dl/s', 2)" }; }
+	elsif ($dice < 0.73) { $op = { local => "advisory $key", sql => "SELECT pg_advisory_xact_lock($key)" }; }
+	elsif ($dice < 0.89) { $op = { local => "row $row", sql => "UPDATE r SET n = n + 1 WHERE id = $row" }; }
+	else { $op = { local => "row $row", sql => "SELECT n FROM r WHERE id = $row FOR UPDATE" }; }
+	$op->{sql} = 'DO $$ DECLARE d text; h text; BEGIN ' . ($op->{sql} =~ s/^SELECT/PERFORM/r) . '; EXCEPTION WHEN deadlock_detected OR lock_not_available THEN '
+	  . q{GET STACKED DIAGNOSTICS d = PG_EXCEPTION_DETAIL, h = PG_EXCEPTION_HINT; RAISE WARNING E'caught % %\n%\n%', SQLSTATE, SQLERRM, d, h; END $$}
+	  if rand() < 0.12;
 	return $op;
-}
-
-sub _sql
-{
-	my ($op) = @_;
-	my $caught = rand() < 0.12;
-	return ($op->{plain} ? '' : 'SELECT ') . $op->{sql} unless $caught;
-	my $sql = ($op->{plain} ? '' : 'PERFORM ') . $op->{sql};
-	return "DO \$\$ DECLARE d text; h text; BEGIN $sql; EXCEPTION WHEN deadlock_detected OR lock_not_available THEN "
-	  . "GET STACKED DIAGNOSTICS d = PG_EXCEPTION_DETAIL, h = PG_EXCEPTION_HINT; RAISE WARNING E'caught % %\n%\nHINT: %', SQLSTATE, SQLERRM, d, h; END \$\$";
 }
 
 sub _program
 {
-	my ($self, $one) = @_;
-	my @program = ({ sql => 'BEGIN', begin => 1 });
-	push @program, { sql => 'SET LOCAL lock_timeout = ' . (100 + int rand 2000) } if rand() < 0.1;
-	foreach (1 .. 2 + int rand 4)
-	{
-		push @program, { pause => 0.03 * rand } if rand() < 0.3;
-		my $op = $self->_op($one);
-		push @program, { %$op, sql => _sql($op) };
-	}
-	push @program, { sql => rand() < 0.85 ? 'COMMIT' : 'ROLLBACK', end => 1 };
-	push @program, { sql => 'SELECT zk_unlock_all()', unlock => 1 } if rand() < 0.7;
-	return \@program;
+	my ($one) = @_;
+	return [
+		{ sql => 'BEGIN' },
+		({ sql => 'SET LOCAL lock_timeout = ' . (100 + int rand 2000) }) x (rand() < 0.1),
+		(map { (({ pause => 0.03 * rand }) x (rand() < 0.3), _op($one)) } 1 .. 2 + int rand 4),
+		{ sql => rand() < 0.85 ? 'COMMIT' : 'ROLLBACK' },
+		({ sql => 'SELECT zk_unlock_all()' }) x (rand() < 0.7) ];
 }
 
 # ---------------------------------------------------------------- the sessions
 
-# For so many seconds, and until all that was begun is done
-sub go
+# Runs them for so many seconds, and until all that was begun is done
+sub run
 {
-	my ($self, $seconds) = @_;
-	my $until = time + $seconds;
+	my ($class, %opt) = @_;
+	my $self = bless { %opt, count => {}, complaints => [], victims => [], longest => { seconds => 0, limit => 0, over => -1e9, what => 'none' } }, $class;
+	srand($opt{seed});
+	$_->{node}->safe_psql('postgres', "CREATE TABLE r (id int PRIMARY KEY, n int DEFAULT 0); INSERT INTO r SELECT generate_series(1, $ROWS)")
+	  for @{ $opt{clusters} };
+	my @all = map {
+		my $cluster = $opt{clusters}[ $_ % @{ $opt{clusters} } ];
+		my $s = zk_session_with($cluster->{node}, hosts => $opt{networks}[ $_ / 3 % @{ $opt{networks} } ]);
+		{ session => $s, cluster => $cluster, key => $cluster->{node}->port . ':' . $s->pid, statements => [], xact => 0, held => {}, todo => [], idle_until => 0 }
+	} 1 .. $opt{sessions};
+	$self->{by_key} = { map { $_->{key} => $_ } @all };
+	my $until = time + $opt{seconds};
 	$self->{deadline} = time + $TIMEOUT;
-	my %handle;
-	foreach my $one (@{ $self->{all} })
+	my $select = IO::Select->new(map { $_->{session}->handles } @all);
+	while (my @on = grep { !$_->{over} } @all)
 	{
-		$handle{ fileno $_ } = $one for $one->{session}->handles;
-	}
-	my $select = IO::Select->new(map { $_->{session}->handles } @{ $self->{all} });
-	while (1)
-	{
-		my $now = time;
-		my $next = $now + 1;
-		$self->{ending} = 1 if $now >= $until;    # with so many in each other's way that could last
-		foreach my $one (grep { !$_->{waits} } @{ $self->{all} })
+		$self->{ending} = time >= $until;
+		foreach my $one (@on)
 		{
-			$self->_next($one, $now < $until) if $one->{idle_until} <= $now && !$one->{over};
-			$next = min($next, $one->{idle_until}) if !$one->{waits} && !$one->{over};
+			if ($one->{waits}) { $self->_done($one) if $one->{session}->is_done; }
+			elsif ($one->{idle_until} <= time) { $self->_next($one); }
 		}
-		last if !grep { !$_->{over} } @{ $self->{all} };
-		my %ready = map { $handle{ fileno $_ }{key} => 1 } $select->can_read(max(0.001, $next - time));
-		foreach my $one (grep { $_->{waits} && $ready{ $_->{key} } } @{ $self->{all} })
+		if ($self->{lost} || time > $self->{deadline})
 		{
-			$self->_done($one) if $one->{session}->is_done;
-		}
-		if ($now > $self->{deadline} || $self->{for_ever})
-		{
-			$self->_complain($self->{for_ever} // "nothing that was begun was done for $TIMEOUT s");
-			$self->_complain($self->_state);
-			sleep $ENV{DEADLOCK_PAUSE} if $ENV{DEADLOCK_PAUSE};
-			foreach my $one (grep { !$_->{over} } @{ $self->{all} })
-			{
-				$one->{cluster}{admin}->value('SELECT pg_terminate_backend(' . $one->{session}->pid . ')');
-			}
+			$self->_complain($self->{lost} // "nothing that was begun was done for $TIMEOUT s", map { _history($_, time) } @all);
+			$_->{session}->kill9 for @all;
 			last;
 		}
+		$select->can_read(min(1, map { max(0.001, $_->{idle_until} - time) } grep { !$_->{waits} && !$_->{over} } @all));
 	}
-	$_->{session}->quit for @{ $self->{all} };
-	$_->{admin}->quit for @{ $self->{clusters} };
-	return $self->_judge;
+	$_->{session}->quit for @all;
+	$self->_judge;
+	return $self;
 }
 
-# Who does what, and what ZooKeeper has
-sub _state
-{
-	my ($self) = @_;
-	my @text = map { _history($_, time) } @{ $self->{all} };
-	$self->{zk}->with_client(
-		sub {
-			my ($client) = @_;
-			foreach my $dir ("$ROOT/__zklock_waits__", map { "$ROOT$_" } @PATHS, $SEMAPHORE)
-			{
-				push @text, map { "$dir/$_:\n" . ($client->get("$dir/$_") // '') } $client->children($dir);
-			}
-		});
-	return join "\n", @text;
-}
+sub _complain { my ($self, @text) = @_; push @{ $self->{complaints} }, join "\n", @text; return; }
 
 sub _next
 {
-	my ($self, $one, $begin) = @_;
+	my ($self, $one) = @_;
 	if (!@{ $one->{todo} })
 	{
-		if (!$begin)
-		{
-			return $self->_send($one, { sql => 'SELECT zk_unlock_all()', unlock => 1, last => 1 }) unless $one->{gave_back};
-			$one->{over} = 1;
-			$self->{deadline} = time + $TIMEOUT;
-			return;
-		}
-		# some program is done
-		$self->{deadline} = time + $TIMEOUT;
+		$self->{deadline} = time + $TIMEOUT;    # some program is done
+		return $one->{over} = 1 if $one->{ended};
+		$one->{ended} = $self->{ending};
 		$one->{failures} = 0;
-		$one->{program} = $self->_program($one);
+		$one->{program} = $one->{ended} ? [ { sql => 'SELECT zk_unlock_all()' } ] : _program($one);
 		$one->{todo} = [ @{ $one->{program} } ];
 	}
 	my $op = shift @{ $one->{todo} };
-	return $op->{pause} ? $one->{idle_until} = time + $op->{pause} : $self->_send($one, $op);
-}
-
-sub _send
-{
-	my ($self, $one, $op) = @_;
-	$one->{xact}++ if $op->{begin};
-	my $statement = { %$op, number => scalar @{ $one->{statements} }, sent => time, xact => $one->{xact} };
-	push @{ $one->{statements} }, $statement;
-	$one->{session}->send($op->{sql});
-	$one->{waits} = $statement;
-	return;
+	return $one->{idle_until} = time + $op->{pause} if $op->{pause};
+	$one->{xact}++ if $op->{sql} eq 'BEGIN';
+	$one->{waits} = { %$op, sent => time, xact => $one->{xact} };
+	push @{ $one->{statements} }, $one->{waits};
+	return $one->{session}->send($op->{sql});
 }
 
 sub _done
@@ -291,83 +165,30 @@ sub _done
 	my ($self, $one) = @_;
 	my $result = $one->{session}->wait;
 	my $statement = delete $one->{waits};
-	my $count = $self->{count};
-	$statement->{done} = time;
-	$statement->{state} = $result->{state};
-	$one->{held} = {} if $statement->{unlock};
-	$one->{gave_back} = 1 if $statement->{last};
-	if ($result->{state} eq '')
+	my ($count, $err) = ($self->{count}, $result->{err});
+	@$statement{qw(done state)} = (time, $result->{state});
+	$one->{held} = {} if $statement->{sql} =~ /unlock_all/;
+	$count->{ lc $statement->{sql} . 's' }++ if $result->{state} eq '' && $statement->{sql} =~ /^(?:COMMIT|ROLLBACK)$/;
+	$count->{$1}++ if $err =~ /(?:caught |ERROR:  )(\w{5})/;
+	if ($err =~ /(?:caught |ERROR:  )40P01/)
 	{
-		$count->{ $statement->{sql} =~ /^COMMIT/ ? 'commits' : 'rollbacks' }++ if $statement->{end};
-		if ($result->{err} =~ /WARNING:  \w{5}: caught 40P01 (.*?)\n(.*?)\n(HINT: .*)/s)
-		{
-			$self->_victim($one, $statement, $1, $2, $3, 'caught');
-		}
-		elsif ($result->{err} =~ /caught 55P03/) { $count->{'caught 55P03'}++; }
-		return;
+		my $kind = $err !~ /deadlock detected/ ? 'upgrade' : $err =~ /Release the session-scope locks/ ? 'zklock' : 'postgres';
+		$count->{"victims: $kind"}++;
+		push @{ $self->{victims} }, { one => $one, err => $err } if $kind eq 'zklock';
+		$self->_complain("40P01 of a statement without zk locks: $statement->{sql}: $err") if $kind ne 'postgres' && !$statement->{zk};
 	}
-	$count->{ $result->{state} }++;
-	if ($result->{state} eq '40P01')
+	return if $result->{state} eq '' && !$result->{closed};
+	if ($result->{state} !~ /^(?:40P01|55P03)$/)
 	{
-		my ($detail, $hint) = $result->{err} =~ /^DETAIL:  (.*?)^(?=[A-Z]+:  )(.*)/ms;
-		$self->_victim($one, $statement, $result->{message}, $detail // '', $hint // '', 'failed');
-	}
-	elsif ($result->{state} ne '55P03')
-	{
-		$self->_complain("$one->{key}: $statement->{sql}: $result->{err}");
-		$self->{for_ever} = 'the connection is lost' if $result->{closed};
+		$self->_complain("$one->{key}: $statement->{sql}: $err");
+		$self->{lost} = 'the connection is lost' if $result->{closed};
 	}
 	# Give all back, and do it again; later and later, or those programs would be left that
 	# hardly ever succeed among so many, and nobody would get anywhere.
-	my $again = $one->{program};
 	my $pause = min(3, 0.02 * 2**$one->{failures}++);
-	$one->{todo} = [ { sql => 'ROLLBACK', end => 1 }, { sql => 'SELECT zk_unlock_all()', unlock => 1 }, { pause => rand() * max($pause, $self->{ending} ? 4 * $one->{cluster}{deadlock_timeout} : 0) }, @$again ];
+	$pause = max($pause, 4 * $one->{cluster}{deadlock_timeout}) if $self->{ending};    # with so many in each other's way that could last
+	$one->{todo} = [ { sql => 'ROLLBACK' }, { sql => 'SELECT zk_unlock_all()' }, { pause => rand() * $pause }, @{ $one->{program} } ];
 	return;
-}
-
-sub _victim
-{
-	my ($self, $one, $statement, $message, $detail, $hint, $how) = @_;
-	my $kind = $message ne 'deadlock detected' ? 'upgrade' : $hint =~ /Release the session-scope locks/ ? 'zklock' : 'postgres';
-	$self->{count}{"victims: $kind"}++;
-	$self->{count}{'of these caught'}++ if $kind eq 'zklock' && $how eq 'caught';
-	push @{ $self->{victims} }, { one => $one, statement => $statement, detail => $detail } if $kind eq 'zklock';
-	$self->_complain("40P01 of a statement without zk locks: $statement->{sql}\n$detail") if $kind ne 'postgres' && !$statement->{zk};
-	return;
-}
-
-# -------------------------------------------------------------------- queues
-
-# What the name of a contender's node says: its mode and a semaphore's places
-sub kind
-{
-	my ($name) = @_;
-	return ('semaphore', $1) if $name =~ /-semaphore-(\d+)-\d{10}$/;
-	return ('shared', 0) if $name =~ /-shared-lock-\d{10}$/;
-	return ('exclusive', 0) if $name =~ /-lock-\d{10}$/;
-	return;
-}
-
-# What its data says: the port and the pid of whose it is
-sub owner
-{
-	my ($data) = @_;
-	my ($port) = $data =~ /^port (\d+)$/m;
-	my ($pid) = $data =~ /^pid (\d+)$/m;
-	return join ':', $port // '?', $pid // '?';
-}
-
-# Whom this one of a queue waits for: all of them, or, with places, some
-sub _blockers
-{
-	my ($at, @queue) = @_;
-	my ($key, $mode, $places) = @{ $queue[$at] };
-	my @before = grep { $_->[0] ne $key && ($_->[1] eq 'semaphore') == ($mode eq 'semaphore') } @queue[ 0 .. $at - 1 ];
-	if ($mode eq 'semaphore')
-	{
-		return @before >= $places ? map { $_->[0] } @before : ();
-	}
-	return map { $_->[0] } grep { $mode eq 'exclusive' || $_->[1] eq 'exclusive' } @before;
 }
 
 # ------------------------------------------------------------------- the judge
@@ -376,94 +197,69 @@ sub _blockers
 sub _judge
 {
 	my ($self) = @_;
-	my %queue;    # dir => { name => { key, mode, places, session } }
-	my %of;       # session => { path => 1 }
+	my %queue;    # dir => { name => { name, key, mode, permits, number, session } }
 	my %expected;
 	push @{ $expected{ $_->{one}{key} } }, $_ for @{ $self->{victims} };
-	my $remove = sub {
-		my ($path) = @_;
-		my ($dir, $name) = $path =~ m{^(.*)/([^/]+)$} or return;
-		my $node = delete $queue{$dir}{$name} or return;
-		delete $of{ $node->{session} }{$path};
-	};
+	my $split = sub { return $_[0]{path} =~ m{^(.*)/([^/]+)$} };
 	Torture::TxnLog::each_transaction(
 		$self->{zk}->dir,
 		sub {
-			my (@ops) = @_;
-			my ($delete) = grep { $_->{type} eq 'delete' } @ops;
-			my @checks = grep { $_->{type} eq 'check' } @ops;
-			if ($delete && @checks)
+			my %of = map { $_->{type} => $_ } reverse @_;    # the first of each
+			if ($of{delete} && $of{check})
 			{
-				my ($dir, $name) = $delete->{path} =~ m{^(.*)/([^/]+)$};
-				my $node = $queue{$dir}{$name};
-				my $victim = $node && $self->{by_key}{ $node->{key} } ? shift @{ $expected{ $node->{key} } } : undef;
-				if ($victim) { $self->_judge_victim($victim, $delete->{time}, \%queue, $dir, $name); }
-				elsif ($node && $self->{by_key}{ $node->{key} }) { $self->_complain("removed, but not told so: $node->{key} at $delete->{path}"); }
+				my ($dir, $name) = $split->($of{delete});
+				my $key = ($queue{$dir}{$name} // {})->{key} // '';
+				my $victim = shift @{ $expected{$key} // [] };
+				if ($victim) { $self->_judge_victim($victim, $of{delete}{time}, \%queue); }
+				elsif ($self->{by_key}{$key}) { $self->_complain("removed, but not told so: $key at $of{delete}{path}"); }
 			}
-			foreach my $op (@ops)
+			foreach my $op (@_)
 			{
-				if ($op->{type} eq 'close') { $remove->($_) for keys %{ $of{ $op->{session} } // {} }; }
-				elsif ($op->{type} eq 'delete') { $remove->($op->{path}); }
-				elsif ($op->{type} eq 'create')
+				if ($op->{type} eq 'close')
 				{
-					my ($dir, $name) = $op->{path} =~ m{^(.*)/([^/]+)$};
-					my ($mode, $places) = kind($name) or next;
-					$queue{$dir}{$name} = { key => owner($op->{data}), mode => $mode, places => $places, session => $op->{session} };
-					$of{ $op->{session} }{ $op->{path} } = 1;
+					foreach my $nodes (values %queue) { delete $nodes->{$_} for grep { $nodes->{$_}{session} eq $op->{session} } keys %$nodes; }
 				}
+				next if $op->{type} !~ /^(?:create|delete)$/;
+				my ($dir, $name) = $split->($op);
+				delete $queue{$dir}{$name};
+				next if $op->{type} eq 'delete';
+				my ($kind, $mode, $permits, $number) = queue_contender($name) or next;
+				my %fact = queue_facts($op->{data});
+				$queue{$dir}{$name} = { key => join(':', map { $_ // '?' } @fact{qw(port pid)}), mode => $mode, permits => $permits, number => $number, session => $op->{session} };
 			}
 		});
-	foreach my $key (sort keys %expected)
-	{
-		$self->_complain("40P01, but ZooKeeper has removed nobody: $key: $_->{detail}") for @{ $expected{$key} };
-	}
+	$self->_complain("40P01, but ZooKeeper has removed nobody: $_->{one}{key}: $_->{err}") for map { @$_ } values %expected;
 	return;
 }
 
 sub _judge_victim
 {
-	my ($self, $victim, $at, $queues, $dir, $name) = @_;
-	my @lines = split /\n/, $victim->{detail};
+	my ($self, $victim, $at, $queues) = @_;
+	my $wrong = sub { return $self->_complain(sprintf("wrong victim %s at %.3f: %s", $victim->{one}{key}, $at, shift), @_, $victim->{err}); };
+	my $process = qr/process (\d+) on [^:\s]+:(\d+)/i;
 	my @cycle;
-	my $wrong = sub {
-		my ($why) = @_;
-		$self->_complain(sprintf "wrong victim %s at %.3f: %s\n%s", $victim->{one}{key}, $at, $why, $victim->{detail});
-		return;
-	};
-	foreach my $line (@lines)
-	{
-		$line =~ /^process (\d+) on [^:\s]+:(\d+) waits for (.*); blocked by process (\d+) on [^:\s]+:(\d+)\.\s*$/i
-		  or return $wrong->("unknown line: $line");
-		push @cycle, { waiter => "$2:$1", what => $3, blocker => "$5:$4", local => $2 == $5 };
-	}
-	return $wrong->('no lines') if !@cycle;
-	foreach my $i (0 .. $#cycle)
-	{
-		return $wrong->('no cycle') if $cycle[$i]{blocker} ne $cycle[ ($i + 1) % @cycle ]{waiter};
-	}
+	push @cycle, { waiter => "$2:$1", what => $3, blocker => "$5:$4" } while $victim->{err} =~ /^(?:DETAIL:  )?$process waits for (.*); blocked by $process\.$/mg;
+	return $wrong->('no cycle') if !@cycle || grep { $cycle[$_ - 1]{blocker} ne $cycle[$_]{waiter} } 0 .. $#cycle;
 	return $wrong->('somebody else is the first') if $cycle[0]{waiter} ne $victim->{one}{key};
 
 	my (@members, @statements);
-	my $limit = 0;
+	my ($limit, $count, $longest) = (0, @$self{qw(count longest)});
 	foreach my $wait (@cycle)
 	{
-		my ($waiter, $blocker) = map { $self->{by_key}{ $wait->{$_} } } qw(waiter blocker);
-		return $wrong->("a stranger: $wait->{waiter}, $wait->{blocker}") if !$waiter || !$blocker;
-		my ($kind, $path) = $wait->{what} =~ /^(\w+ on lock path|a place of semaphore) "(.*)"$/;
-		my $why = $kind ? _zk_wait($wait, $queues->{"$ROOT$path"}) : $self->_local_wait($victim, $wait, $at);
-		return $wrong->("$why: $wait->{waiter} $wait->{what}\n" . join '', map { _history($_, $at) } $waiter, $blocker) if $why;
-		my $statement = _statement_at($waiter, $at);
-		push @members, "$wait->{waiter}#" . ($statement ? $statement->{number} : '?');
-		push @statements, $statement if $statement && @{ $statement->{zk} // [] } < 2 && $wait->{what} !~ /semaphore/;
-		$limit = max($limit, 3 * $waiter->{cluster}{deadlock_timeout}) if $kind;
-		$self->{count}{$kind ? 'zk waits in cycles' : $waiter->{cluster} == $victim->{one}{cluster} ? 'local waits in cycles' : 'local waits elsewhere'}++;
+		my ($waiter, $blocker) = map { $self->{by_key}{ $wait->{$_} } // return $wrong->("a stranger: $wait->{$_}") } qw(waiter blocker);
+		my ($path) = $wait->{what} =~ /^(?:\w+ on lock path|a place of semaphore) "(.*)"$/;
+		my $why = $path ? _zk_wait($wait, $queues->{"/zklock$path"}) : $self->_local_wait($victim, $waiter, $blocker, $at);
+		return $wrong->("$why: $wait->{waiter} $wait->{what}", map { _history($_, $at) } $waiter, $blocker) if $why;
+		my $statement = (_by($waiter, $at))[-1];
+		push @members, "$wait->{waiter} $statement->{sent}";
+		push @statements, $statement if @{ $statement->{zk} // [] } < 2 && $wait->{what} !~ /semaphore/;
+		$limit = max($limit, 3 * $waiter->{cluster}{deadlock_timeout}) if $path;
+		$count->{$path ? 'zk waits in cycles' : $waiter->{cluster} == $victim->{one}{cluster} ? 'local waits in cycles' : 'local waits elsewhere'}++;
 	}
-	$self->{count}{'in two or more clusters'}++ if keys %{ { map { (split /:/, $_->{waiter})[0] => 1 } @cycle } } > 1;
-	$self->{count}{'longest cycle'} = max($self->{count}{'longest cycle'} // 0, scalar @cycle);
+	$count->{'longest cycle'} = max($count->{'longest cycle'} // 0, scalar @cycle);
 	if (@statements == @cycle)
 	{
 		my $seconds = $at - max(map { $_->{sent} } @statements);
-		my $longest = $self->{longest};
 		$longest->{seconds} = max($longest->{seconds}, $seconds);
 		@$longest{qw(over limit what)} = ($seconds - $limit, $limit, join ', ', map { $_->{sql} } @statements) if $seconds - $limit > $longest->{over};
 	}
@@ -472,67 +268,55 @@ sub _judge_victim
 	return;
 }
 
-# What this session did until then, and after
+# What this session had sent by then
+sub _by
+{
+	my ($one, $at) = @_;
+	return grep { $_->{sent} <= $at } @{ $one->{statements} };
+}
+
+# The last of that
 sub _history
 {
 	my ($one, $at) = @_;
-	my $last = _statement_at($one, $at) or return '';
-	my @some = grep { $_ } @{ $one->{statements} }[ max(0, $last->{number} - 8) .. $last->{number} + 1 ];
-	return join '', "$one->{key}:\n",
-	  map { sprintf "  %.3f to %.3f, %s%s\n", $_->{sent} - $at, ($_->{done} // $at) - $at, $_->{sql} =~ s/\n/ /gr, $_->{state} ? ": $_->{state}" : '' } @some;
+	my @some = _by($one, $at);
+	return join "\n  ", "$one->{key}:",
+	  map { sprintf '%.3f to %.3f, %s %s', $_->{sent} - $at, ($_->{done} // $at) - $at, $_->{sql} =~ s/\n/ /gr, $_->{state} // '' } @some[ max(0, $#some - 8) .. $#some ];
 }
 
-# The last statement that was sent by then
-sub _statement_at
+# The sessions that this place of a queue waits for: all of them, or, with permits, some
+sub _blockers
 {
-	my ($one, $at) = @_;
-	my $all = $one->{statements};
-	my ($low, $high) = (0, scalar @$all);
-	while ($low < $high)
-	{
-		my $middle = int(($low + $high) / 2);
-		if ($all->[$middle]{sent} <= $at) { $low = $middle + 1; }
-		else { $high = $middle; }
-	}
-	return $low > 0 ? $all->[ $low - 1 ] : undef;
+	my ($place, @queue) = @_;
+	my $of_semaphore = $place->{mode} eq 'semaphore';
+	my @before = grep { $_->{number} < $place->{number} && $_->{key} ne $place->{key} && ($_->{mode} eq 'semaphore') == $of_semaphore } @queue;
+	@before = grep { $place->{mode} ne 'shared' || $_->{mode} ne 'shared' } @before;
+	return $of_semaphore && @before < $place->{permits} ? () : map { $_->{key} } @before;
 }
 
-# Whether one waits for another in this queue, directly or through others that wait
+# Why one does not wait for another in this queue, neither directly nor through others that wait
 sub _zk_wait
 {
 	my ($wait, $queue) = @_;
-	my @queue = map { [ @{ $queue->{$_} }{qw(key mode places)}, $_ ] }
-	  sort { substr($a, -10) cmp substr($b, -10) } keys %{ $queue // {} };
-	my @at = grep { $queue[$_][0] eq $wait->{waiter} } 0 .. $#queue;
-	return 'is not in the queue' if !@at;
-	my ($semaphore) = $wait->{what} =~ /semaphore/;
-	my %seen = ($wait->{waiter} => 1);
-	my @todo = map { _blockers($_, @queue) } @at;
-	return 'does not wait' if !@todo;
+	my @queue = values %{ $queue // {} };
+	my (%seen, @found);
+	my @todo = $wait->{waiter};
 	while (defined(my $key = shift @todo))
 	{
-		return if $key eq $wait->{blocker};
-		next if $seen{$key}++;
-		push @todo, map { _blockers($_, @queue) } grep { $queue[$_][0] eq $key } 0 .. $#queue;
+		push @todo, my @blockers = $seen{$key}++ ? () : map { _blockers($_, @queue) } grep { $_->{key} eq $key } @queue;
+		return if grep { $_ eq $wait->{blocker} } @blockers;
 	}
 	return 'does not wait for that one';
 }
 
-# Whether one waits for a lock of PostgreSQL's that another has, or is before it in line
+# Why one does not wait for a lock of PostgreSQL's that another has, or is before it in line
 sub _local_wait
 {
-	my ($self, $victim, $wait, $at) = @_;
-	my ($waiter, $blocker) = map { $self->{by_key}{ $wait->{$_} } } qw(waiter blocker);
-	my $other_server = $waiter->{cluster} != $victim->{one}{cluster};
-	my $old = $SLACK + ($other_server ? max(map { $_->{deadlock_timeout} } @{ $self->{clusters} }) : 0);
-	my $statement = _statement_at($waiter, $at);
-	return 'has not begun' if !$statement;
-	if (!$statement->{local})
-	{
-		# it may be over since
-		$statement = (grep { $_->{local} } @{ $waiter->{statements} }[ max(0, $statement->{number} - 4) .. $statement->{number} ])[-1];
-		return 'was not about a lock of PostgreSQL' if !$statement;
-	}
+	my ($self, $victim, $waiter, $blocker, $at) = @_;
+	my $old = $SLACK + ($waiter->{cluster} == $victim->{one}{cluster} ? 0 : max(map { $_->{deadlock_timeout} } @{ $self->{clusters} }));
+	# it may be over since
+	my @last = _by($waiter, $at);
+	my $statement = (grep { $_->{local} } @last[ max(0, $#last - 4) .. $#last ])[-1] // return 'was not about a lock of PostgreSQL';
 	my $over = defined $statement->{done} ? $at - $statement->{done} : 0;
 	if ($over > 0)
 	{
@@ -541,15 +325,12 @@ sub _local_wait
 		return sprintf 'was over %.2f s before', $over if $over > $old;
 	}
 	return 'the waiter holds it itself' if $waiter == $blocker;
-	my %target = map { $_ => 1 } @{ $statement->{local} };
-	my $last = _statement_at($blocker, $at) or return 'the other one has not begun';
-	my $xact = $last->{xact};
-	foreach my $other (reverse @{ $blocker->{statements} }[ max(0, $last->{number} - 30) .. $last->{number} ])
-	{
-		return if $other->{local} && grep { $target{$_} } @{ $other->{local} };
-		last if $other->{xact} < $xact - 1 || (defined $other->{done} && $at - $other->{done} > $old && $other->{xact} < $xact);
-	}
-	return 'the other one has not asked for it';
+	my @other = _by($blocker, $at);
+	my @asked = grep {
+		($_->{local} // '') eq $statement->{local}
+		  && ($_->{xact} == $other[-1]{xact} || $_->{xact} == $other[-1]{xact} - 1 && !(defined $_->{done} && $at - $_->{done} > $old))
+	} @other;
+	return @asked ? undef : 'the other one has not asked for it';
 }
 
 1;

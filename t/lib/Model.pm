@@ -184,32 +184,8 @@ sub queue
 	return @{ $self->{queue}{$kind}[$path] };
 }
 
-# Whether a call with a timeout had to wait in the last step
-sub has_run_out { return $_[0]->{has_run_out}; }
-
-# The whole visible state, in one line
-sub state
-{
-	my ($self) = @_;
-	my @say;
-	foreach my $path (0 .. $self->{paths} - 1)
-	{
-		foreach my $kind (qw(lock semaphore))
-		{
-			my @queue = map { "$_->{who}:$_->{mode}" . ($_->{permits} // '') . ($_->{granted} ? '' : '?') } $self->queue($kind, $path);
-			push @say, "$kind $path: @queue" if @queue;
-		}
-	}
-	foreach my $session (@{ $self->{session} })
-	{
-		my @holds = map { $_->{row} } $self->holds($session->{who});
-		push @say, "$session->{who} holds " . join ', ', @holds if @holds;
-	}
-	return join '; ', @say;
-}
-
 # Whether sessions wait for each other
-sub is_deadlocked
+sub _is_deadlocked
 {
 	my ($self) = @_;
 	my %waits_for;
@@ -228,11 +204,15 @@ sub is_deadlocked
 	return scalar %waits_for;
 }
 
-# Whether the last step depended on which of two sessions was faster
-sub is_race { return $_[0]->{is_race}; }
-
-# Whether a session waits where the step must not be left waiting
-sub is_invalid { return $_[0]->{invalid}; }
+# Whether the last step must not be made: it depended on which of two sessions was faster,
+# left a session waiting inside PL/pgSQL, or all that wait for each other.  A call that is
+# to time out must have had to wait: otherwise its outcome would depend on speed.
+sub is_refused
+{
+	my ($self, $step) = @_;
+	return 1 if $self->{is_race} || $self->_is_deadlocked;
+	return ($step->{how} // '') =~ /^(?:timed|lock_timeout)$/ && !$self->{has_run_out};
+}
 
 # ------------------------------------------------------------------- a step
 
@@ -242,10 +222,7 @@ sub step
 {
 	my ($self, $step) = @_;
 	my $session = $self->{session}[ $step->{who} ];
-	$self->{answers} = [];
-	$self->{is_race} = 0;
-	$self->{invalid} = 0;
-	$self->{has_run_out} = 0;
+	@$self{qw(answers is_race has_run_out)} = ([], 0, 0);
 
 	if ($step->{op} eq 'cancel')
 	{
@@ -256,8 +233,7 @@ sub step
 	{
 		$self->_answer($session, { error => '57P01' }) if $session->{call};
 		$self->_abandon_call($session);
-		$session->{holds} = [];
-		$self->_settle($session);
+		$self->_keep($session, sub { 0 });
 		$self->{session}[ $step->{who} ] = _new_session($step->{who});
 	}
 	else
@@ -282,11 +258,12 @@ sub _answer
 
 # A hold refers to its subtransaction by id; 0: it no longer belongs to one.
 
-sub _begin
+# Of its holds keep only these.
+sub _keep
 {
-	my ($self, $session) = @_;
-	$self->_push_sub($session, undef);
-	return;
+	my ($self, $session, $which) = @_;
+	$session->{holds} = [ grep { $which->() } @{ $session->{holds} } ];
+	return $self->_settle($session);
 }
 
 sub _push_sub
@@ -301,15 +278,11 @@ sub _abort_sub
 {
 	my ($self, $session) = @_;
 	my $id = $session->{subs}[-1]{id};
-	my @keep;
-	foreach my $hold (@{ $session->{holds} })
+	foreach my $hold (grep { $self->{drop_in} && $_->{sub} == $id && $_->{scope} eq 'session' } @{ $session->{holds} })
 	{
-		if ($hold->{sub} != $id) { push @keep, $hold; }
-		elsif ($self->{drop_in} && $hold->{scope} eq 'session') { push @keep, { %$hold, sub => 0 }; }
+		$hold->{sub} = 0;
 	}
-	$session->{holds} = \@keep;
-	$self->_settle($session);
-	return;
+	return $self->_keep($session, sub { $_->{sub} != $id });
 }
 
 sub _pop_aborted
@@ -336,10 +309,8 @@ sub _commit
 	my ($self, $session) = @_;
 	$self->_pop_committed($session) while @{ $session->{subs} } > 1;
 	$session->{subs} = [];
-	$session->{holds} = [ grep { $_->{scope} eq 'session' } @{ $session->{holds} } ];
 	$_->{sub} = 0 for @{ $session->{holds} };
-	$self->_settle($session);
-	return;
+	return $self->_keep($session, sub { $_->{scope} eq 'session' });
 }
 
 sub _rollback
@@ -366,8 +337,8 @@ sub _statement
 	}
 	if (!$control{$op})
 	{
-		$self->_begin($session) unless $session->{block};
-		$outcome = $op eq 'procedure' ? $self->_procedure($session, $step) : $self->_perform($session, $step);
+		$self->_push_sub($session) unless $session->{block};
+		$outcome = $self->_perform($session, $step);
 		$self->_finish($session, $outcome) if $outcome;
 		return;
 	}
@@ -375,7 +346,7 @@ sub _statement
 	if ($op eq 'begin')
 	{
 		$session->{block} = 1;
-		$self->_begin($session);
+		$self->_push_sub($session);
 	}
 	elsif ($op eq 'commit' || $op eq 'rollback')
 	{
@@ -396,25 +367,20 @@ sub _statement
 	{
 		$self->_push_sub($session, $step->{name});
 	}
-	elsif ($op eq 'rollback_to')
+	elsif ($op eq 'rollback_to' || $op eq 'release')
 	{
 		# the later one of two with the same name
-		while (1)
+		my $pop = $op eq 'release' ? \&_pop_committed : \&_pop_aborted;
+		my $name;
+		do
 		{
-			my $name = $session->{subs}[-1]{name};
-			$self->_pop_aborted($session);
-			last if defined $name && $name == $step->{name};
-		}
-		$self->_push_sub($session, $step->{name});
-		$session->{failed} = 0;
-	}
-	elsif ($op eq 'release')
-	{
-		while (1)
+			$name = $session->{subs}[-1]{name} // 0;
+			$self->$pop($session);
+		} until ($name == $step->{name});
+		if ($op eq 'rollback_to')
 		{
-			my $name = $session->{subs}[-1]{name};
-			$self->_pop_committed($session);
-			last if defined $name && $name == $step->{name};
+			$self->_push_sub($session, $name);
+			$session->{failed} = 0;
 		}
 	}
 	elsif ($op eq 'discard_all')
@@ -424,8 +390,7 @@ sub _statement
 			$self->_finish($session, { error => '25001' });
 			return;
 		}
-		$session->{holds} = [];
-		$self->_settle($session);
+		$self->_keep($session, sub { 0 });
 	}
 	$self->_answer($session, $outcome);
 	return;
@@ -456,7 +421,7 @@ sub _perform
 	my $op = $step->{op};
 
 	return { error => '22012' } if $op eq 'error';
-	return $self->_block($session, $step) if $op eq 'block';
+	return $self->_statements($session, $step) if $step->{steps};
 	return $self->_unlock($session, $step->{path}, $step->{mode}) if $op eq 'unlock';
 	return $self->_unlock_all($session) if $op eq 'unlock_all';
 
@@ -472,57 +437,45 @@ sub _perform
 	return $self->_go_on($session);
 }
 
-# A PL/pgSQL block with an EXCEPTION clause that catches everything; its answer
-# consists of those of its statements.
-sub _block
+# A procedure with COMMIT and ROLLBACK among its statements, or a PL/pgSQL block with an
+# EXCEPTION clause that catches everything; its answer consists of those of its statements.
+sub _statements
 {
 	my ($self, $session, $step) = @_;
-	my @answers;
+	my $is_block = $step->{op} eq 'block';
+	my (@answers, $error);
 	my $warnings = 0;
-	my $error;
 
-	$self->_push_sub($session, undef);
+	$self->_push_sub($session) if $is_block;
 	foreach my $inner (@{ $step->{steps} })
 	{
+		if ($inner->{op} =~ /^(?:commit|rollback)$/)
+		{
+			if ($inner->{op} eq 'commit') { $self->_commit($session); }
+			else { $self->_rollback($session); }
+			$self->_push_sub($session);
+			next;
+		}
 		$self->_notice_brief;
-		my $outcome = $self->_perform($session, $inner) // return $self->_cannot_wait($session);
+		my $outcome = $self->_perform($session, $inner);
+		if (!$outcome)
+		{
+			$self->{is_race} = 1;    # it cannot wait here
+			$self->_abandon_call($session);
+			return { value => '' };
+		}
 		$error = $outcome->{error};
 		last if $error;
 		push @answers, $outcome->{value};
 		$warnings += $outcome->{warnings} // 0;
 	}
-	$error //= '22012' if $step->{raises};
-	if ($error)
+	return { error => $error } if $error && !$is_block;
+	if ($error //= $step->{raises} ? '22012' : undef)
 	{
 		push @answers, $error;
 		$self->_pop_aborted($session);
 	}
-	else { $self->_pop_committed($session); }
-	return { value => join(' ', @answers), warnings => $warnings };
-}
-
-# A procedure with COMMIT and ROLLBACK among its statements
-sub _procedure
-{
-	my ($self, $session, $step) = @_;
-	my @answers;
-	my $warnings = 0;
-
-	foreach my $inner (@{ $step->{steps} })
-	{
-		if ($inner->{op} eq 'commit' || $inner->{op} eq 'rollback')
-		{
-			if ($inner->{op} eq 'commit') { $self->_commit($session); }
-			else { $self->_rollback($session); }
-			$self->_begin($session);
-			next;
-		}
-		$self->_notice_brief;
-		my $outcome = $self->_perform($session, $inner) // return $self->_cannot_wait($session);
-		return $outcome if $outcome->{error};
-		push @answers, $outcome->{value};
-		$warnings += $outcome->{warnings} // 0;
-	}
+	elsif ($is_block) { $self->_pop_committed($session); }
 	return { value => join(' ', @answers), warnings => $warnings };
 }
 
@@ -539,14 +492,6 @@ sub _notice_brief
 		  if @{ $call->{todo} } > 1 || $call->{step}{fails} || ($call->{step}{scope} eq 'transaction' && !$session->{block});
 	}
 	return;
-}
-
-sub _cannot_wait
-{
-	my ($self, $session) = @_;
-	$self->{invalid} = 1;
-	$self->_abandon_call($session);
-	return { value => '' };
 }
 
 sub _unlock
@@ -567,10 +512,8 @@ sub _unlock
 sub _unlock_all
 {
 	my ($self, $session) = @_;
-	my @keep = grep { $_->{scope} ne 'session' } @{ $session->{holds} };
-	my $dropped = @{ $session->{holds} } - @keep;
-	$session->{holds} = \@keep;
-	$self->_settle($session);
+	my $dropped = grep { $_->{scope} eq 'session' } @{ $session->{holds} };
+	$self->_keep($session, sub { $_->{scope} ne 'session' });
 	return { value => $self->{drop_in} ? '' : $dropped };    # pg_advisory_unlock_all returns void
 }
 
@@ -675,17 +618,9 @@ sub _ask
 	my $upgrade = $mode eq 'exclusive' && $self->_own($who, $path, 'shared');
 	return 'deadlock' if $upgrade && $patient && grep { $_->{mode} eq 'exclusive' } @before;
 	return 'refused' if @before && !$patient;
-	return $self->_stand($queue, $place, $call, !@before);
-}
-
-sub _stand
-{
-	my ($self, $queue, $place, $call, $granted) = @_;
-	$place->{number} = ++$self->{last_place};
-	$place->{granted} = $granted;
-	push @$queue, $place;
-	push @{ $call->{made} }, $place;
-	return $granted ? 'held' : 'waits';
+	@$place{qw(number granted)} = (++$self->{last_place}, !@before);
+	push @$_, $place for $queue, $call->{made};
+	return @before ? 'waits' : 'held';
 }
 
 sub _remove

@@ -9,12 +9,13 @@ RandomProgram - random sequences of lock calls in several sessions
 
   my $program = RandomProgram->new(seed => 7);
 
-  $program->style;       # 'curator', 'curator_rw', 'kazoo' or 'mixed'
-  $program->is_advisory;
-  foreach my $step ($program->steps)
+  $program->{style};       # 'curator', 'curator_rw', 'kazoo' or 'mixed'
+  $program->{advisory};    # whether it is for zklock_advisory, and uses only what that has
+  foreach my $step (@{ $program->{steps} })
   {
-      $step->{who};                  # the number of a session
+      $step->{who};                     # the number of a session
       $program->sql($step);
+      $step->{answers}, $step->{model};    # that it must give, and what is then
   }
 
 =head1 DESCRIPTION
@@ -24,8 +25,6 @@ A program depends only on its seed.  Before a step becomes part of it, the model
 while it waits, sessions never wait for each other in a cycle, which nothing
 would break, and no answer depends on which of two processes is faster.  At the
 end of a program everything is given back.
-
-Half of the programs are for zklock_advisory, and use only what it has.
 
 =cut
 
@@ -66,7 +65,7 @@ sub new
 	$self->{weight}{ _one_of(qw(lock semaphore semaphore lock_many)) } = 4;
 	delete @{ $self->{weight} }{qw(semaphore lock_many)} if $self->{advisory};
 	$self->{used_paths} = _one_of(1, 1, 2, 2, 3);
-	$self->{model} = $self->model;
+	$self->{model} = Model->new(sessions => $SESSIONS, paths => scalar @PATHS, drop_in => $self->{advisory});
 	for (1 .. 10 * $length)
 	{
 		last if @{ $self->{steps} } >= $length;
@@ -77,13 +76,6 @@ sub new
 	return $self;
 }
 
-sub seed { return $_[0]->{seed}; }
-sub style { return $_[0]->{style}; }
-sub is_advisory { return $_[0]->{advisory}; }
-sub steps { return @{ $_[0]->{steps} }; }
-
-sub model { my ($self) = @_; return Model->new(sessions => $SESSIONS, paths => scalar @PATHS, drop_in => $self->{advisory}); }
-
 # ----------------------------------------------------------------- generating
 
 # Returns true if the step became part of the program.
@@ -91,14 +83,10 @@ sub _try_step
 {
 	my ($self, $step) = @_;
 	my $model = $self->{model}->copy;
-	$model->step($step);
-	return 0 if $model->is_invalid || $model->is_race || $model->is_deadlocked;
-
-	# a call with this timeout must really wait: otherwise its outcome would
-	# depend on speed
-	return 0 if ($step->{how} // '') =~ /^(?:timed|lock_timeout)$/ && !$model->has_run_out;
+	my @answers = $model->step($step);
+	return 0 if $model->is_refused($step);
 	$self->{model} = $model;
-	push @{ $self->{steps} }, $step;
+	push @{ $self->{steps} }, { %$step, answers => \@answers, model => $model };
 	return 1;
 }
 
@@ -215,6 +203,7 @@ sub _call
 	my $zk = !$self->{advisory};
 	my %scope = (scope => _one_of(qw(session transaction)));
 	my %fails = (fails => !$inner && rand() < 0.04);
+	my @holds = map { [ split ' ', $_->{row} ] } $self->{model}->holds($who);    # path, mode, scope, count
 
 	if ($op eq 'lock')
 	{
@@ -222,7 +211,7 @@ sub _call
 		my ($path, $mode) = ($self->_path, _one_of(qw(exclusive shared)));
 
 		# the other mode of something that it holds: an upgrade or a downgrade
-		my @held = map { [ split ' ', $_->{row} ] } grep { $_->{row} !~ /semaphore/ } $self->{model}->holds($who);
+		my @held = grep { $_->[1] ne 'semaphore' } @holds;
 		if (@held && rand() < 0.4)
 		{
 			($path, $mode) = @{ _one_of(@held) };
@@ -245,10 +234,10 @@ sub _call
 	if ($op eq 'unlock')
 	{
 		# mostly something that it holds
-		my @held = map { [ split ' ', $_->{row} ] } grep { $_->{row} =~ / session / } $self->{model}->holds($who);
+		my @held = grep { $_->[2] eq 'session' } @holds;
 
 		# or the exclusive lock of a path that is held in both modes
-		my %shared = map { (split ' ', $_->{row})[0] => 1 } grep { $_->{row} =~ / shared / } $self->{model}->holds($who);
+		my %shared = map { $_->[0] => 1 } grep { $_->[1] eq 'shared' } @holds;
 		my @both = grep { $_->[1] eq 'exclusive' && $shared{ $_->[0] } } @held;
 		@held = @both if @both && rand() < 0.5;
 		if (@held && rand() < 0.85)
@@ -301,21 +290,19 @@ my %control = (
 	prepare => q{PREPARE TRANSACTION 'p'},
 	error => 'SELECT 1/0');
 
-sub sql { my ($self, $step) = @_; return _sql($step, $self->{advisory} ? \&_advisory_expression : \&_zk_expression); }
-
-sub _sql
+sub sql
 {
-	my ($step, $expression) = @_;
+	my ($self, $step) = @_;
 	my $op = $step->{op};
 
 	return "-- $op" if $op =~ /^(?:cancel|terminate|quit)$/;
 	return $control{$op} . ($step->{name} // '') if $control{$op};
-	if ($op eq 'block' || $op eq 'procedure')
+	if ($step->{steps})
 	{
-		my $array = 'ARRAY[' . join(', ', map { '$$' . _sql($_, $expression) . '$$' } @{ $step->{steps} }) . ']';
+		my $array = 'ARRAY[' . join(', ', map { '$$' . $self->sql($_) . '$$' } @{ $step->{steps} }) . ']';
 		return $op eq 'procedure' ? "CALL procedure($array, NULL)" : "SELECT block($array, " . ($step->{raises} ? 'true' : 'false') . ')';
 	}
-	my $value = $expression->($step);
+	my $value = $self->{advisory} ? _advisory_expression($step) : _zk_expression($step);
 	my $sql = 'SELECT ' . ($step->{fails} ? "1 / ($value\::int - 1)" : $value);
 	return $sql if ($step->{how} // '') ne 'lock_timeout';
 	return "SET LOCAL lock_timeout = $timeout; $sql" if $step->{in_block};
