@@ -648,8 +648,6 @@ subtest 'cut off' => sub {
 	}
 	zk_until(sub { !grep { lives($session{$_}->pid) } $those->('ended') }, 'their end');
 	$in_time->('all backends');
-	close $silent;
-	is_ended($session{$_}, $path{$_}, 'possible loss', $_) for $those->('ended');
 	foreach my $name ($those->('refused'))
 	{
 		my $result = $session{$name}->wait;
@@ -657,6 +655,8 @@ subtest 'cut off' => sub {
 		is($result->{message}, qq{could not commit: the lock on "$path{$name}" was lost}, "$name: refused");
 		like($result->{detail}, qr/^Nothing was heard from ZooKeeper for the whole session timeout/, "$name: its cause");
 	}
+	close $silent;
+	is_ended($session{$_}, $path{$_}, 'possible loss', $_) for $those->('ended');
 	my $early = 0;
 	foreach my $n (0 .. $#holder)
 	{
