@@ -1,7 +1,8 @@
 
 # The end of a transaction, of a backend, and of a server: what must not wait
 # does not, whatever ZooKeeper does, and locks are released at once, by the process that
-# is left to do that.  (Where none is left, and loops in a transaction: t/010.)
+# is left to do that.  (Where none is left, and loops in a transaction: t/010; the postmaster is
+# killed: t/034)
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
@@ -14,14 +15,12 @@ my $SLACK = 1.5;
 # How long a backend may try to close a session whose ZooKeeper does not answer
 my $EXIT_BOUND = 2;
 
-my $SESSION_TIMEOUT = 6;
-
 my $zk = ZooKeeper->new->start;
 my $proxy = ZkProxy->new($zk);
 my $node = zk_cluster(
 	'main', $proxy,
 	shared_preload_libraries => 'zklock',    # which shows other backends' losses
-	'zklock.session_timeout' => "${SESSION_TIMEOUT}s");
+	'zklock.session_timeout' => '6s');
 my $admin = zk_session($node);
 
 sub nodes { return scalar $zk->children("/zklock$_[0]"); }
@@ -69,7 +68,7 @@ foreach ([ 'down', 300 ], [ 'silent', 100 ])
 # Interrupts are held there; a process that emits a barrier waits for all
 # backends.  Nor is a cancel lost, at whatever moment it arrives.
 subtest 'what another session asks of it ends the waiting' => sub {
-	my $session = zk_session($node, options => '-c zklock.session_timeout=20s -c zklock.release_timeout=1s');
+	my $session = zk_session_with($node, session_timeout => '20s', release_timeout => '1s');
 	my %asks = (
 		'DROP DATABASE is not held up' => [ 'CREATE DATABASE doomed', 'DROP DATABASE doomed' ],
 		'a cancel ends it' => [ 'SELECT 1', 'SELECT pg_cancel_backend(' . $session->pid . ')' ]);
@@ -113,51 +112,25 @@ subtest 'COMMIT waits for what it releases, whatever was released in an earlier 
 
 # --------------------------------------------------------- end of a backend
 
-# What ends a backend; each returns when that happened.
+# (By pg_terminate_backend: specs/session_end)
 my %ending = (
-	'pg_terminate_backend' => sub {
-		my ($session) = @_;
-		$admin->value('SELECT pg_terminate_backend(' . $session->pid . ')');
-		return time;
-	},
-	'the client disconnects' => sub {
-		my ($session) = @_;
-		my $began = time;
-		$session->quit;
-		return $began;
-	},
-	'the client is killed' => sub {
-		my ($session) = @_;
-		my $began = time;
-		$session->kill9;
-		return $began;
-	},
-	'idle_in_transaction_session_timeout' => sub {
-		my ($session) = @_;
-		$session->query("BEGIN; SET LOCAL idle_in_transaction_session_timeout = '100ms'; SELECT 1");    # may be ended before that
-		return time + 0.1;
-	},
-	'idle_session_timeout' => sub {
-		my ($session) = @_;
-		$session->value("SET idle_session_timeout = '100ms'");
-		return time + 0.1;
-	});
+	'the client is killed' => sub { $_[0]->kill9 },
+	'idle_in_transaction_session_timeout' =>
+	  sub { $_[0]->query("SET idle_in_transaction_session_timeout = '100ms'; SELECT 1") },    # may be ended before that
+	'idle_session_timeout' => sub { $_[0]->value("COMMIT; SET idle_session_timeout = '100ms'") });
 
 foreach my $ending (sort keys %ending)
 {
 	subtest "end of a backend: $ending" => sub {
-		my $session = zk_session($node);
-		my $waiter = zk_session($node);
-		$session->value("SELECT zk_lock('/b')");
-		$session->value("BEGIN; SELECT zk_xact_lock('/b2')") if $ending !~ /^idle_session/;
+		my ($session, $waiter) = map { zk_session($node) } 1, 2;
+		$session->value("SELECT zk_lock('/b'); BEGIN; SELECT zk_xact_lock('/b2')");
 		$waiter->send("SELECT zk_lock('/b')");
 		zk_wait_queued($zk, $waiter);
-		my $began = $ending{$ending}->($session);
+		my $began = time;
+		$ending{$ending}->($session);
 		is($waiter->wait->{out}, 't', 'the waiter gets the lock');
-		my $seconds = time - $began;
-		in_time($seconds, $SLACK, 'at once');
-		is($waiter->value("SELECT zk_lock('/b2', '1min'), zk_unlock('/b2'), zk_unlock('/b')"),
-			't|t|t', 'and the other one');
+		in_time(time - $began, 0.1 + $SLACK, 'at once');
+		is($waiter->value("SELECT zk_lock('/b2', '1min'), zk_unlock('/b2'), zk_unlock('/b')"), 't|t|t', 'and the other one');
 		$waiter->quit;
 		zk_nothing_left($zk, 'nothing is left', sessions => 0);
 	};
@@ -280,16 +253,5 @@ foreach my $outage (sort keys %outage)
 		zk_nothing_left($zk, 'nothing is left');
 	};
 }
-
-subtest 'the postmaster is killed' => sub {
-	$node->start;
-	my @sessions = backends();
-	my $began = time;
-	$node->kill9;
-	zk_until(sub { !zk_locks_left($zk) }, 'no lock is left');
-	my $seconds = time - $began;
-	pass('no lock is left');
-	in_time($seconds, $SESSION_TIMEOUT / 2, '- since its backends give them back');
-};
 
 zk_end($zk, $node);

@@ -11,7 +11,6 @@ use lib "$FindBin::RealBin/lib";
 
 use Auth;
 use Child;
-use Claims;
 use Tests;
 
 use constant { READ => 1, CREATE => 4, DELETE => 8 };
@@ -122,7 +121,6 @@ zk_nothing_left($zk, 'nothing is left');
 # ------------------------------------------------------------------ "not now"
 
 # Whichever request is refused so, it is sent again, and nobody notices.
-claims_are_read_by($session);
 my %throttled = (
 	'a lock' => [ [ 'SELECT zk_lock(:p)', 't' ], [ 'SELECT zk_lock(:p), zk_unlock(:p), zk_unlock(:p)', 't|t|t' ] ],
 	'one that is free' => [ [ 'SELECT zk_try_lock(:p), zk_unlock(:p)', 't|t' ] ],

@@ -11,7 +11,6 @@ use Tests;
 
 # How much longer than promised a busy machine may take, in seconds
 my $SLACK = 1.5;
-my @STYLES = qw(curator curator_rw kazoo);
 
 my $zk = ZooKeeper->new->start;
 # A statement that looks at a lost lock is not to be canceled: that is t/034's
@@ -26,14 +25,6 @@ my $node = zk_cluster(
 	max_prepared_transactions => 5);
 my $admin = zk_session($node);
 $admin->value('CREATE TABLE t (who text); CREATE TABLE remote (who text)');
-
-# All threads of a session's backend sleep.
-sub await_sleep
-{
-	my ($session) = @_;
-	zk_until(sub { !grep { slurp_file($_) !~ /\) S / } glob '/proc/' . $session->pid . '/task/*/stat' }, 'all threads to sleep');
-	return;
-}
 
 zk_foreign_server($node, loopback => $node);
 $admin->value(q{CREATE FOREIGN TABLE there (who text) SERVER loopback OPTIONS (table_name 'remote')});
@@ -84,24 +75,18 @@ subtest 'what a COMMIT costs' => sub {
 		my ($session, $proxy) = counted(commit_guard => $guard, release_timeout => '1s', session_timeout => '1h');
 		my $asks = $guard eq 'strict' ? 1 : 0;
 
-		foreach my $k (1, 5, 50)
+		# (How many do not matter: t/011)
+		$session->value(q{BEGIN; INSERT INTO t VALUES ('cost'); SELECT bool_and(zk_xact_lock('/k/' || i)) FROM generate_series(1, 5) i});
+		is_deeply(
+			cost_of($session, $proxy, 'COMMIT'),
+			{ requests => ($asks ? 'multi ' : '') . 'delete*5', transactions => 5 + $asks },
+			"$guard: 5 locks of the transaction");
+		if ($asks)
 		{
-			$session->value(
-				qq{BEGIN; INSERT INTO t VALUES ('cost'); SELECT bool_and(zk_xact_lock('/k/' || i)) FROM generate_series(1, $k) i});
-			is_deeply(
-				cost_of($session, $proxy, 'COMMIT'),
-				{
-					requests => ($asks ? 'multi ' : '') . ($k == 1 ? 'delete' : "delete*$k"),
-					transactions => $k + $asks
-				},
-				"$guard: $k locks of the transaction");
-			if ($asks)
-			{
-				my ($multi) = grep { $_->[2] eq 'multi' && $_->[1] eq '>' } $proxy->log;
-				is(() = ($multi ? $multi->[7] : '') =~ /check \/zklock\/k\//g, $k, "$guard: the one request checks $k nodes");
-				is(join(' ', map { "$_->[1]$_->[2]" } (grep { $_->[1] =~ /[<>]/ && $_->[2] =~ /multi|delete/ } $proxy->log)[ 0 .. 2 ]),
-					'>multi <multi >delete', "$guard: and nothing is given back before its answer");
-			}
+			my ($multi) = grep { $_->[2] eq 'multi' && $_->[1] eq '>' } $proxy->log;
+			is(() = ($multi ? $multi->[7] : '') =~ /check \/zklock\/k\//g, 5, "$guard: the one request checks all");
+			is(join(' ', map { "$_->[1]$_->[2]" } (grep { $_->[1] =~ /[<>]/ && $_->[2] =~ /multi|delete/ } $proxy->log)[ 0 .. 2 ]),
+				'>multi <multi >delete', "$guard: and nothing is given back before its answer");
 		}
 
 		foreach (
@@ -147,7 +132,7 @@ quiet($asleep_proxy);
 $asleep_proxy->clear_log;
 $asleep_proxy->hold('sync');
 $asleep_proxy->wait_for('sync');
-await_sleep($asleep);
+zk_until(sub { !grep { slurp_file($_) !~ /\) S / } glob '/proc/' . $asleep->pid . '/task/*/stat' }, 'all threads to sleep');
 Child::suspend($asleep->pid);
 my $asleep_since = time;
 $asleep_proxy->release;
@@ -219,49 +204,24 @@ sub is_given_back_lost
 	return;
 }
 
-# The ways to hold something at a path: the call, the style, what to delete
-# (default: all), and the modes that are lost then.
-my @kind = (
-	{ name => 'exclusive', take => q{zk_lock('%s')}, lost => 'exclusive' },
-	{ name => 'shared', take => q{zk_lock_shared('%s')}, lost => 'shared' },
-	{ name => 'single', style => 'single', take => q{zk_lock('%s')}, lost => 'exclusive' },
-	{ name => 'semaphore', take => q{zk_semaphore_acquire('%s', 2)}, lost => 'semaphore' },
-	{ name => 'one of several', take => q{zk_lock_many('{%s,%s/2,%s/1}')}, lost => 'exclusive' },
-	{
-		name => "shared on the exclusive's node",
-		take => q{zk_lock('%s'), zk_lock_shared('%s')},
-		lost => 'exclusive, shared'
-	},
-	(
-		map {
-			{
-				name => "downgraded, $_",
-				style => $_,
-				take => q{zk_lock('%s'), zk_lock_shared('%s'), zk_unlock('%s')},
-				lost => 'shared'
-			}
-		} @STYLES),
-	{
-		name => 'under an upgrade: the shared one',
-		take => q{zk_lock_shared('%s'), zk_lock('%s')},
-		delete => qr/-shared-lock-/,
-		lost => 'shared'
-	},
-	{
-		name => 'under an upgrade: the exclusive one',
-		take => q{zk_lock_shared('%s'), zk_lock('%s')},
-		delete => qr/(?<!-shared)-lock-/,
-		lost => 'exclusive'
-	});
-
-my %scope = (
-	session => sub { $_[0] },
-	transaction => sub { $_[0] =~ s/zk_(?!unlock)/zk_xact_/gr });
+# The ways to hold something at a path: the call, the modes that are lost then, what to delete
+# (default: all), and the style
+my @kind = map { { name => $_->[0], take => $_->[1], lost => $_->[2], delete => $_->[3], style => $_->[4] // 'curator' } } (
+	[ 'exclusive', q{zk_lock('%s')}, 'exclusive' ],
+	[ 'shared', q{zk_lock_shared('%s')}, 'shared' ],
+	[ 'single', q{zk_lock('%s')}, 'exclusive', undef, 'single' ],
+	[ 'semaphore', q{zk_semaphore_acquire('%s', 2)}, 'semaphore' ],
+	[ 'one of several', q{zk_lock_many('{%s,%s/2,%s/1}')}, 'exclusive' ],
+	[ "shared on the exclusive's node", q{zk_lock('%s'), zk_lock_shared('%s')}, 'exclusive, shared' ],
+	map({ [ "downgraded, $_", q{zk_lock('%s'), zk_lock_shared('%s'), zk_unlock('%s')}, 'shared', undef, $_ ] } qw(curator curator_rw kazoo)),
+	[ 'under an upgrade: the shared one', q{zk_lock_shared('%s'), zk_lock('%s')}, 'shared', qr/-shared-lock-/ ],
+	[ 'under an upgrade: the exclusive one', q{zk_lock_shared('%s'), zk_lock('%s')}, 'exclusive', qr/(?<!-shared)-lock-/ ]);
 
 sub take
 {
 	my ($kind, $path, $scope) = @_;
-	my $sql = $scope{ $scope // 'session' }->($kind->{take});
+	my $sql = $kind->{take};
+	$sql =~ s/zk_(?!unlock)/zk_xact_/g if ($scope // '') eq 'transaction';
 	# what is given back by a call has session scope
 	$sql =~ s/zk_xact_lock\(/zk_lock(/ if $sql =~ /zk_unlock/;
 	return 'SELECT ' . ($sql =~ s/%s/$path/gr);
@@ -283,7 +243,8 @@ subtest 'a node deleted before COMMIT' => sub {
 			{
 				my $name = "$guard, $kind->{name}, $scope scope";
 				my $path = '/' . ($name =~ tr/a-z/_/cr);
-				my $session = zk_session_with($node, commit_guard => $guard eq 'over' ? 'on' : $guard, node_style => $kind->{style} // 'curator', $guard eq 'strict' ? () : (session_timeout => '10s'));
+				my $session = zk_session_with(
+					$node, commit_guard => $guard eq 'over' ? 'on' : $guard, node_style => $kind->{style}, $guard eq 'strict' ? () : (session_timeout => '10s'));
 				$session->value("BEGIN; INSERT INTO t VALUES ('$path'); " . take($kind, $path, $scope));
 				push @of, { session => $session, guard => $guard, kind => $kind, path => $path, name => $name };
 			}
@@ -410,7 +371,8 @@ subtest 'on: answers that all come after a silence' => sub {
 
 # ------------------------------------------------------------ given back
 
-# Each function drops the lost holds of its own mode.
+# Each function drops the lost holds of its own mode.  (Tokens when a lock is upgraded and
+# downgraded: sql/shared; stale ones: t/027)
 subtest 'zk_unlock, zk_unlock_shared and zk_semaphore_release of what is lost' => sub {
 	my $session = zk_session_with($node, commit_guard => 'on', session_timeout => '10s');
 	my $warns = sub { return "f, WARNING: the lock on \"$_[0]\" had been lost"; };
@@ -424,11 +386,14 @@ subtest 'zk_unlock, zk_unlock_shared and zk_semaphore_release of what is lost' =
 			zk_semaphore_acquire('/lost', 2), zk_semaphore_acquire('/lost', 2)}, 't|t|t|t|t|t|t', "exclusive session 2 held, $places, shared session 3 held" ],
 		[ [ '/lost', qr/-lock-/ ], 2, "exclusive session 2 lost, $places, shared session 3 lost" ],
 		[ q{zk_lock_token('/lost') IS NULL, bool_and(token IS NULL) FROM zk_locks WHERE state = 'lost'}, 't|t' ],
+		[ q{zk_fence('/lost')}, qr/^40001$/ ],
 		map({ [ $_, '55000' ] } q{zk_lock('/lost')}, q{zk_try_lock('/lost')}, q{zk_lock_shared('/lost')}, q{zk_try_xact_lock_shared('/lost')},
 			q{zk_lock_many('{/lost,/other}')}, q{zk_xact_lock_many('{/other,/lost}', '0')}),
 		[ q{count(*) FROM zk_locks WHERE path = '/other'}, 0 ],
 		[ q{zk_semaphore_acquire('/lost', 2), zk_semaphore_release('/lost')}, 't|t' ],
 		[ q{zk_unlock('/lost')}, $warns->('/lost'), "$places, shared session 3 lost" ],
+		# a shared lock was never good for it
+		[ q{zk_fence('/lost')}, qr/^55000$/ ],
 		[ q{zk_lock('/lost')}, '55000' ],
 		[ q{zk_unlock('/lost')}, qr/^f, WARNING: you don't own/, "$places, shared session 3 lost" ],
 		[ q{zk_unlock_shared('/lost')}, $warns->('/lost'), $places ],
@@ -474,46 +439,6 @@ subtest 'zk_unlock, zk_unlock_shared and zk_semaphore_release of what is lost' =
 		}
 		is(zk_holds($session), $held, "$name: what is held") if defined $held;
 	}
-};
-
-# ------------------------------------------------------------ the token
-
-# (What becomes of the token when a lock is upgraded and downgraded: sql/shared; of stale
-# ones: t/027.)
-subtest 'zk_lock_token and zk_fence of what is lost' => sub {
-	my $session = zk_session_with($node, commit_guard => 'strict');
-	# a shared lock was never good for it
-	foreach ([ '/token/exclusive', 'zk_lock', '40001' ], [ '/token/shared', 'zk_lock_shared', '55000' ])
-	{
-		my ($path, $take, $state) = @$_;
-		is_lost_meanwhile($session, "SELECT $take('$path'), zk_lock_shared('$path')", $path, q{INSERT INTO t VALUES ('token')}, $take);
-		is($session->query("SELECT zk_fence('$path')")->{state}, $state, "- zk_fence: $state");
-		is($session->value("SELECT zk_lock_token('$path')"), '', '- no token');
-		$session->query('SELECT zk_unlock_all()');
-	}
-	is(rows('token'), 0, 'nothing of it was committed');
-};
-
-# The answer about one of a session's nodes proves nothing about another: so
-# each is watched before its own create is too old to count. The check is
-# answered, and in the next packet the session learns that the node is gone
-subtest 'a node deleted by hand, while COMMIT asks' => sub {
-	my ($session, $proxy) = counted(commit_guard => 'strict', session_timeout => '12s');
-	$session->value(q{BEGIN; INSERT INTO t VALUES ('overtaken'); SELECT zk_xact_lock('/overtaken')});
-	$proxy->wait_answers('getData');    # with the first heartbeat it is watched
-	$proxy->clear_log;
-	$proxy->hold('multi');
-	$session->send('COMMIT');
-	zk_wait_waiting($admin, $session);
-	$proxy->wait_held;
-	delete_by_hand('/overtaken');
-	Child::suspend($session->pid);
-	$proxy->release;
-	$proxy->wait_answers('event');
-	kill 'CONT', $session->pid;
-	zk_is_lost($session->wait, '/overtaken', 'COMMIT');
-	$session->quit;
-	is(rows('overtaken'), 0, 'nothing was written');
 };
 
 subtest 'several locks, one of them deleted by hand' => sub {
@@ -587,44 +512,27 @@ subtest 'another extension that writes elsewhere, or locks, while COMMIT is unde
 };
 
 # These have removed or copied files before they commit; or they have asked the publisher
-# of a subscription for a slot, here one that nobody reaches.
+# of a subscription for a slot, here one that nobody reaches.  Nor are they refused when that
+# is done.
 subtest 'what cannot be undone is not begun' => sub {
 	my $session = zk_session_with($node, commit_guard => 'strict');
 	my $publisher = q{CONNECTION 'host=/nowhere' PUBLICATION p};
-	$session->value('CREATE DATABASE doomed');
-	$session->value("CREATE SUBSCRIPTION s $publisher WITH (connect = false)");
-	$session->value('SET allow_in_place_tablespaces = on');
-	$session->value(q{CREATE TABLESPACE doomed LOCATION ''});
-	$session->value(q{SELECT zk_lock('/undone')});
+	$session->value($_)
+	  for 'CREATE DATABASE doomed', "CREATE SUBSCRIPTION s $publisher WITH (connect = false)", 'SET allow_in_place_tablespaces = on',
+	  q{CREATE TABLESPACE doomed LOCATION ''}, q{SELECT zk_lock('/undone')};
 	delete_by_hand('/undone');
-	foreach my $statement (
-		'DROP DATABASE doomed',
-		'CREATE DATABASE other',
-		'ALTER DATABASE doomed SET TABLESPACE doomed',
-		'DROP TABLESPACE doomed',
-		q{CREATE TABLESPACE other LOCATION ''},
-		"CREATE SUBSCRIPTION other $publisher",
-		'ALTER SUBSCRIPTION s ENABLE',
-		'DROP SUBSCRIPTION s')
-	{
-		zk_is_lost($session->query($statement), '/undone', $statement);
-	}
-	is($admin->value(q{SELECT string_agg(datname || ' ' || datconnlimit, ' ') FROM pg_database WHERE datname IN ('doomed', 'other')}),
-		'doomed -1', 'the database is as it was');
-	is($admin->value(q{SELECT string_agg(spcname, ' ') FROM pg_tablespace WHERE spcname IN ('doomed', 'other')}),
-		'doomed', 'and the tablespace');
-	is($admin->value('SELECT string_agg(subname || subenabled, $$ $$) FROM pg_subscription'), 'sfalse', 'and the subscription');
+	zk_is_lost($session->query($_), '/undone', $_)
+	  for 'DROP DATABASE doomed', 'CREATE DATABASE other', 'ALTER DATABASE doomed SET TABLESPACE doomed', 'DROP TABLESPACE doomed',
+	  q{CREATE TABLESPACE other LOCATION ''}, "CREATE SUBSCRIPTION other $publisher", 'ALTER SUBSCRIPTION s ENABLE', 'DROP SUBSCRIPTION s';
+	my $left = q{SELECT concat_ws(', ', (SELECT string_agg(datname || datconnlimit, ' ') FROM pg_database WHERE datname IN ('doomed', 'other')),
+		(SELECT string_agg(spcname, ' ') FROM pg_tablespace WHERE spcname IN ('doomed', 'other')),
+		(SELECT string_agg(subname || subenabled, ' ') FROM pg_subscription))};
+	is($admin->value($left), 'doomed-1, doomed, sfalse', 'database, tablespace and subscription are as they were');
 	$session->value('SELECT zk_unlock_all()');
 	is($session->query('DROP SUBSCRIPTION s')->{state}, '08006', 'DROP SUBSCRIPTION is begun then');
 	is($session->query($_)->{state}, '', "then: $_")
-	  for 'ALTER SUBSCRIPTION s SET (slot_name = NONE)', 'DROP SUBSCRIPTION s',
-	  'ALTER DATABASE doomed SET TABLESPACE doomed', 'DROP DATABASE doomed', 'DROP TABLESPACE doomed';
-};
+	  for 'ALTER SUBSCRIPTION s SET (slot_name = NONE)', 'DROP SUBSCRIPTION s', 'ALTER DATABASE doomed SET TABLESPACE doomed';
 
-# Nor is it refused when it is done
-subtest 'what cannot be undone, and loses its lock meanwhile' => sub {
-	my $session = zk_session_with($node, commit_guard => 'strict');
-	$session->value(q{CREATE DATABASE doomed});
 	$session->value(q{SELECT zk_lock('/undone')});
 	my $inside = zk_session($node, dbname => 'doomed');
 	$session->send('DROP DATABASE doomed');
@@ -632,39 +540,27 @@ subtest 'what cannot be undone, and loses its lock meanwhile' => sub {
 		'it waits for those who are in there');
 	delete_by_hand('/undone');
 	$inside->quit;
-	is($session->wait->{state}, '', 'DROP DATABASE commits');
-	is($admin->value(q{SELECT count(*) FROM pg_database WHERE datname = 'doomed'}), 0, 'the database is gone');
+	is($session->wait->{state}, '', 'DROP DATABASE, which loses its lock meanwhile, commits');
 	zk_is_lost($session->query(q{INSERT INTO t VALUES ('doomed')}), '/undone', 'the next transaction does not');
 	$session->value('SELECT zk_unlock_all()');
+	is($session->query('DROP TABLESPACE doomed')->{state}, '', 'the tablespace is empty');
+	is($admin->value($left), '', 'and all is gone');
 };
 
-# Lost locks are checked for at the COMMIT inside the procedure, not at the end
-# of the CALL.
+# Lost locks are checked for at the COMMIT inside the procedure, not at the end of the CALL.
 subtest 'COMMIT in a procedure' => sub {
-	$admin->value(
-		q{CREATE PROCEDURE in_parts(path text, gate integer) LANGUAGE plpgsql AS $$
-		BEGIN
+	my $session = zk_session_with($node, commit_guard => 'strict');
+	zk_is_lost($session->query(
+			q{DO $$ BEGIN
 			INSERT INTO t VALUES ('part 1');
 			COMMIT;
-			PERFORM zk_xact_lock(path);
+			PERFORM zk_xact_lock('/procedure');
 			INSERT INTO t VALUES ('part 2');
-			PERFORM pg_advisory_xact_lock(gate);
+			PERFORM zk_lock_break('/procedure', node) FROM zk_lock_queue('/procedure');
 			COMMIT;
 			INSERT INTO t VALUES ('part 3');
-		END $$});
-	my $session = zk_session_with($node, commit_guard => 'strict');
-	$admin->value('SELECT pg_advisory_lock(1)');
-	$session->send(q{CALL in_parts('/procedure', 1)});
-	zk_until(sub { $admin->value(q{SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted}) == 1 },
-		'it stands before its second COMMIT');
-	delete_by_hand('/procedure');
-	$admin->value('SELECT pg_advisory_unlock(1)');
-	zk_is_lost($session->wait, '/procedure', 'the COMMIT after the loss');
-	is($admin->value(q{SELECT string_agg(who, ', ') FROM t WHERE who LIKE 'part%'}),
-		'part 1', 'the one before it stands, the rest is not there');
-	is($session->query(q{CALL in_parts('/procedure', 2)})->{state}, '', 'called again, it comes to its end');
-	is($admin->value(q{SELECT string_agg(who, ', ') FROM t WHERE who LIKE 'part%'}),
-		'part 1, part 1, part 2, part 3', 'with all its parts');
+		END $$}), '/procedure', 'the COMMIT after the loss');
+	is($admin->value(q{SELECT string_agg(who, ', ') FROM t WHERE who LIKE 'part%'}), 'part 1', 'the one before it stands, the rest is not there');
 };
 
 # ------------------------------------------------- without an xid, or elsewhere
@@ -802,39 +698,37 @@ subtest 'COMMIT does not wait for NOTIFY until its lock may be gone' => sub {
 	$hanging->send(q{BEGIN; INSERT INTO t VALUES ('hangs'); NOTIFY hangs; COMMIT});
 	zk_until(sub { $event->($hanging) eq 'SyncRep' }, 'a notifier that waits for its standby');
 
-	foreach my $guard (qw(on strict))
+	my $began = time;
+	my @waits = map {
+		my $guard = $_;
+		map { { name => "$guard, $_", s => zk_session_with($node, %setting, commit_guard => $guard), notify => $_ } } q{NOTIFY news}, q{SELECT pg_notify('news', 'x')}
+	} qw(on strict);
+	foreach (@waits)
 	{
-		my %session;
-		my $began = time;
-		foreach my $notify (q{NOTIFY news}, q{SELECT pg_notify('news', 'x')})
-		{
-			my $session = $session{$notify} = zk_session_with($node, %setting, commit_guard => $guard);
-			$session->value("SET lock_timeout = '1h'; BEGIN; SELECT zk_xact_lock('/queued/' || pg_backend_pid()); INSERT INTO t VALUES ('queued'); $notify");
-			$session->send('COMMIT');
-		}
-		foreach my $notify (sort keys %session)
-		{
-			my $result = $session{$notify}->wait;
-			cmp_ok(time - $began, '>', $timeout / 4, "$guard, $notify: not at once");
-			zk_is_lost($result, '/queued/' . $session{$notify}->pid, "$guard, $notify");
-			like($result->{message}, qr/^could not commit: .* may have been lost/, '- as a loss');
-			in_time($result->{seconds}, $timeout, '- before another can have the lock');
-			is($session{$notify}->value('SHOW lock_timeout'), '1h', 'lock_timeout is what it was');
-			$session{$notify}->quit;
-		}
-
-		# these are not to wait as long as that
-		my $session = zk_session_with($node, commit_guard => $guard);
-		$session->value(q{BEGIN; SELECT zk_xact_lock('/queued'); SET LOCAL lock_timeout = '100ms'; NOTIFY news});
-		is($session->query('COMMIT')->{state}, '55P03', "$guard: lock_timeout ends it sooner");
-		$session->value(q{BEGIN; SELECT zk_xact_lock('/queued'); NOTIFY news});
-		$session->send('COMMIT');
-		zk_until(sub { $event->($session) eq 'object' }, 'it waits');
-		$admin->value('SELECT pg_cancel_backend(' . $session->pid . ')');
-		is($session->wait->{state}, '57014', "$guard: so does a cancel");
-		$session->value(q{BEGIN; SELECT zk_xact_lock('/queued'); INSERT INTO t VALUES ('not queued'); COMMIT});
-		is(rows('not queued'), $guard eq 'on' ? 1 : 2, 'who does not notify commits');
+		$_->{s}->value("SET lock_timeout = '1h'; BEGIN; SELECT zk_xact_lock('/queued/' || pg_backend_pid()); INSERT INTO t VALUES ('queued'); $_->{notify}");
+		$_->{s}->send('COMMIT');
 	}
+	foreach (@waits)
+	{
+		my ($name, $s) = @$_{qw(name s)};
+		my $result = $s->wait;
+		cmp_ok(time - $began, '>', $timeout / 4, "$name: not at once");
+		zk_is_lost($result, '/queued/' . $s->pid, $name);
+		like($result->{message}, qr/^could not commit: .* may have been lost/, '- as a loss');
+		in_time($result->{seconds}, $timeout, '- before another can have the lock');
+		is($s->value('SHOW lock_timeout'), '1h', 'lock_timeout is what it was');
+	}
+
+	# these are not to wait as long as that
+	my $session = zk_session($node);
+	$session->value(q{BEGIN; SELECT zk_xact_lock('/queued'); SET LOCAL lock_timeout = '100ms'; NOTIFY news});
+	is($session->query('COMMIT')->{state}, '55P03', 'lock_timeout ends it sooner');
+	$session->value(q{BEGIN; SELECT zk_xact_lock('/queued'); NOTIFY news});
+	$session->send('COMMIT');
+	zk_until(sub { $event->($session) eq 'object' }, 'it waits');
+	is($session->cancel($admin)->{state}, '57014', 'so does a cancel');
+	$session->value(q{BEGIN; SELECT zk_xact_lock('/queued'); INSERT INTO t VALUES ('not queued'); COMMIT});
+	is(rows('not queued'), 1, 'who does not notify commits');
 
 	# The time that a server of postgres_fdw takes to commit counts.
 	$admin->value(
@@ -853,7 +747,6 @@ subtest 'COMMIT does not wait for NOTIFY until its lock may be gone' => sub {
 	is($event->($hanging), 'SyncRep', 'the notifier still waits');
 	is(rows('queued'), 0, 'nothing was committed late');
 
-	my $session = zk_session($node);
 	$session->value(q{BEGIN; SELECT zk_xact_lock('/queued'); INSERT INTO t VALUES ('at last'); NOTIFY news});
 	$session->send('COMMIT');
 	zk_until(sub { $event->($session) eq 'object' }, 'it waits');
@@ -867,77 +760,49 @@ subtest 'COMMIT does not wait for NOTIFY until its lock may be gone' => sub {
 
 # ---------------------------------------------------------- nobody to be asked
 
-# All at the same time, since each waits.  Each session has a hold, and writes;
-# nothing has been heard from ZooKeeper for more than a third of the session
-# timeout.  (For all of it: t/034.  Without a guard: t/014)
+# All at the same time, since each waits.  Each session has a hold, and writes; nothing has been
+# heard from ZooKeeper for more than a third of the session timeout.  (For all of it: t/034.
+# Without a guard, and longer than operation_timeout: t/014)
 subtest 'cut off at COMMIT' => sub {
-	my ($back, $gone, $silent) = map { ZkProxy->new($zk) } 1 .. 3;
-	my %session;
-	foreach ([ back => $back, '1min' ], [ gone => $gone, '3s' ], [ silent => $silent, '3s' ])
+	my $proxy = ZkProxy->new($zk);
+	my %session = map {
+		$_ => zk_session_with(
+			$node, hosts => $proxy, operation_timeout => '1min', session_timeout => { on => '15s', terminated => '30s' }->{$_} // '60s',
+			commit_guard => $_ eq 'on' ? 'on' : 'strict')
+	} qw(on strict session terminated);
+	foreach my $what (sort keys %session)
 	{
-		my ($name, $proxy, $timeout) = @$_;
-		my %setting = (hosts => $proxy, operation_timeout => $timeout);
-		$session{"$name on"} = zk_session_with($node, %setting, session_timeout => '15s');
-		$session{"$name $_"} = zk_session_with($node, %setting, commit_guard => 'strict') for qw(strict session);
+		my $write = "INSERT INTO t VALUES ('cut $what')";
+		$session{$what}->value($what eq 'session' ? "SELECT zk_lock('/cut/$what'); BEGIN; $write" : "BEGIN; $write; SELECT zk_xact_lock('/cut/$what')");
 	}
-	$session{'back terminated'} = zk_session_with($node, hosts => $back, session_timeout => '30s', commit_guard => 'strict', operation_timeout => '1min');
-	my @names = sort keys %session;
-
-	foreach my $name (@names)
-	{
-		my $path = $name =~ tr{ }{/}r;
-		my $write = "INSERT INTO t VALUES ('cut $name')";
-		$session{$name}->value($name =~ /session/
-			? "SELECT zk_lock('/cut/$path'); BEGIN; $write"
-			: "BEGIN; $write; SELECT zk_xact_lock('/cut/$path')");
-	}
-	$_->cut_off for $back, $gone;
-	$silent->blackhole;
-	zk_wait_session($session{$_}, 'suspended') for grep { !/^silent/ } @names;
+	$proxy->cut_off;
+	zk_wait_session($_, 'suspended') for values %session;
 	sleep 5.1;    # more than a third of 15 s without an answer
 
-	$session{$_}->send('COMMIT') for @names;
+	$_->send('COMMIT') for values %session;
 	# still within the session timeouts
-	ok(!$session{$_}->is_done, "$_: waits") for grep { /^back/ } @names;
-	my $terminated = $session{'back terminated'};
+	ok(!$session{$_}->is_done, "$_: waits") for sort keys %session;
+	my $terminated = delete $session{terminated};
 	my $began = time;
 	$admin->value('SELECT pg_terminate_backend(' . $terminated->pid . ')');
 	$terminated->wait_error;
 	in_time(time - $began, $SLACK, 'terminated: at once');
 	my $result = $terminated->wait;
 	is("$result->{state} $result->{closed}", '57P01 1', 'terminated: 57P01, and the end');
-	is(rows('cut back terminated'), 0, 'its row is not there');
-	$back->pass;
+	is(rows('cut terminated'), 0, 'its row is not there');
 
-	foreach my $name (grep { /^back (?!term)/ } @names)
+	$proxy->pass;
+	foreach my $what (sort keys %session)
 	{
-		my $result = $session{$name}->wait;
-		is($result->{state}, '', "$name: commits when it is back");
-		is(rows("cut $name"), 1, "$name: the row is there");
-		is($session{$name}->value('SELECT losses FROM zk_session'), 0, "$name: in the same ZooKeeper session");
+		my $s = $session{$what};
+		is($s->wait->{state}, '', "$what: commits when it is back");
+		is(rows("cut $what"), 1, "$what: the row is there");
+		is($s->value('SELECT losses FROM zk_session'), 0, "$what: in the same ZooKeeper session");
+		zk_works($s, "$what: works");
 	}
-	foreach my $name (grep { /^(?:gone|silent)/ } @names)
-	{
-		my $result = $session{$name}->wait;
-		zk_is_lost($result, '/cut/' . ($name =~ tr{ }{/}r), $name);
-		in_time($result->{seconds}, 3 + $SLACK, "$name: after operation_timeout");
-		cmp_ok($result->{seconds}, '>', 2.9, "$name: not before");
-		is(rows("cut $name"), 0, "$name: the row is not there");
-	}
-
-	# all of them continue
-	$_->pass for $gone, $silent;
-	foreach my $name (qw(gone silent))
-	{
-		my $session = $session{"$name session"};
-		zk_wait_hold($session, 'held');
-		is($session->query("INSERT INTO t VALUES ('cut $name again')")->{state}, '',
-			"$name session: the lock was in doubt, not lost: the next one commits");
-	}
-	zk_works($session{$_}, "$_: works") for grep { !/terminate/ } @names;
 	# that of the one that was terminated would be there for half a minute
 	my %of = $zk->ephemerals;
-	$zk->end_sessions_of(grep { m{^/zklock/cut/back/terminated/} } map { @$_ } values %of);
+	$zk->end_sessions_of(grep { m{^/zklock/cut/terminated/} } map { @$_ } values %of);
 	$_->quit for values %session;
 };
 
@@ -948,7 +813,7 @@ subtest 'the answer to the guard is lost' => sub {
 		$proxy->clear_log;
 	};
 
-	# (One that is only swallowed: as in silence, above)
+	# (One that is only swallowed is as silence: t/034, t/014)
 	foreach my $how (qw(swallow_and_drop drop_request))
 	{
 		$begin->($how);
@@ -958,36 +823,32 @@ subtest 'the answer to the guard is lost' => sub {
 		is(rows($how), 1, "$how: the row is there");
 	}
 
-	# The node is gone when it asks again.
-	$begin->('deleted');
-	$proxy->hold_request('multi');
-	$session->send('COMMIT');
-	$proxy->wait_held;
-	delete_by_hand('/answer');
-	$proxy->cut_off;
-	$proxy->release;
-	$proxy->pass;
-	zk_is_lost($session->wait, '/answer', 'deleted between the two');
-	is(rows('deleted'), 0, 'deleted: the row is not there');
-	zk_works($session, 'deleted: works');
-	$session->quit;
-
-	# A good answer that was unread while the process was stopped
-	$session = zk_session_with($node, hosts => $proxy, commit_guard => 'strict', session_timeout => '6s');
-	my $next = zk_session_with($node);
-	$begin->('late');
-	$next->send(q{SELECT zk_lock('/answer')});
-	zk_wait_queued($zk, $next);
-	$proxy->hold('multi');
-	$session->send('COMMIT');
-	$proxy->wait_held;
-	Child::suspend($session->pid);
-	$proxy->release;
-	is($next->wait->{out}, 't', 'late: the next one has the lock');
-	kill 'CONT', $session->pid;
-	zk_is_lost($session->wait, '/answer', 'late: what it said is not true any more');
-	is(rows('late'), 0, 'late: the row is not there');
-	zk_works($session, 'late: works');
+	# What is true no longer when the answer is read: the node is deleted before it asks again, or
+	# when it was answered, which the next packet tells, since each is watched before its own
+	# create is too old to count; or the next one has the lock.
+	my $awake = sub { my ($what) = @_; Child::suspend($session->pid); $proxy->release; $what->(); kill 'CONT', $session->pid; };
+	my $next = zk_session($node);
+	foreach (
+		[ 'deleted', '60s', 'hold_request', sub { }, sub { delete_by_hand('/answer'); $proxy->cut_off; $proxy->release; $proxy->pass; } ],
+		[ 'overtaken', '12s', 'hold', sub { $proxy->wait_answers('getData') }, sub { delete_by_hand('/answer'); $awake->(sub { $proxy->wait_answers('event') }) } ],
+		[ 'late', '6s', 'hold',
+			sub { $next->send(q{SELECT zk_lock('/answer')}); zk_wait_queued($zk, $next); },
+			sub { $awake->(sub { is($next->wait->{out}, 't', 'late: the next one has the lock') }) } ])
+	{
+		my ($what, $timeout, $hold, $before, $meanwhile) = @$_;
+		$session = zk_session_with($node, hosts => $proxy, commit_guard => 'strict', session_timeout => $timeout);
+		$begin->($what);
+		$before->();
+		$proxy->clear_log;
+		$proxy->$hold('multi');
+		$session->send('COMMIT');
+		$proxy->wait_held;
+		$meanwhile->();
+		zk_is_lost($session->wait, '/answer', $what);
+		is(rows($what), 0, "$what: the row is not there");
+		zk_works($session, "$what: works");
+		$session->quit;
+	}
 };
 
 $hand->close;

@@ -6,14 +6,12 @@
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
-use Claims;
 use Cost;
 use Tests;
 
 my $zk = ZooKeeper->new(config => { enforceQuota => 'true' })->start;
 my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '30s');
 my $elsewhere = zk_session($node);
-claims_are_read_by($elsewhere);
 my $hand = $zk->client;
 my $MARKS = '/zklock/__zklock_claims__';
 
@@ -21,28 +19,46 @@ $elsewhere->value('CREATE TABLE t (i int); CREATE TABLE remote (i int UNIQUE DEF
 zk_foreign_server($node, loopback => $node);
 $elsewhere->value(q{CREATE FOREIGN TABLE there (i int) SERVER loopback OPTIONS (table_name 'remote')});
 
+# The period with this number
+sub claim
+{
+	my ($path, $n, $timeout) = @_;
+	return sprintf q{SELECT zk_claim('%s', to_timestamp(%d)%s)}, $path, 60 * $n, defined $timeout ? ", '$timeout'" : '';
+}
+
+# What the mark says: "7 done"
+sub last_claim { return $elsewhere->value("SELECT extract(epoch FROM period)::int / 60 || ' ' || state FROM zk_last_claim('$_[0]')"); }
+
+# ... when what is under way has been carried out
+sub await_claim
+{
+	my ($path, $expected, $name) = @_;
+	my $seen;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	eval { zk_until(sub { ($seen = last_claim($path)) eq $expected }, $path, $TIMEOUT / 3) };
+	return is($seen, $expected, $name);
+}
+
+sub lock_is_free { return zk_until(sub { !zk_locks_left($zk) }, 'the lock to be free'); }
+
 # -------------------------------------------------------------------- the costs
 
 subtest 'what a claim costs' => sub {
 	foreach my $guard (qw(off on strict))
 	{
 		my ($s, $proxy) = zk_counted_session($node, $zk, 20, commit_guard => $guard, release_timeout => '1s');
-		my %first = cost($zk, $s, $proxy, 'BEGIN; ' . claim("/cost/$guard", 1));
-		like($first{requests}, qr/ getData exists create2\*\d getData exists$/, "$guard: the first one makes the mark");
+		my %cost;
+		my $costs = sub { %cost = cost($zk, $s, $proxy, $_[0]); return join ', ', $cost{value}, @cost{qw(requests trips)} };
+		like($costs->('BEGIN; ' . claim("/cost/$guard", 1)), qr/ getData exists create2\*\d getData exists, /, "$guard: the first one makes the mark");
 		$s->value('COMMIT');
-		my %cost = cost($zk, $s, $proxy, 'BEGIN; ' . claim("/cost/$guard", 2));
-		is_deeply([ @cost{qw(value requests trips)} ], [ 't', 'create2 getChildren getData exists', 2 ], "$guard: the lock, and the mark");
-		%cost = cost($zk, $s, $proxy, 'COMMIT');
-		is_deeply([ @cost{qw(requests trips transactions)} ], [ 'multi*2', 2, 2 ], "$guard: COMMIT: the mark, and the release with it");
+		is($costs->('BEGIN; ' . claim("/cost/$guard", 2)), 't, create2 getChildren getData exists, 2', "$guard: the lock, and the mark");
+		is($costs->('COMMIT') . ", $cost{transactions}", ', multi*2, 2, 2', "$guard: COMMIT: the mark, and the release with it");
 		is(join('|', map { $_->[7] =~ s/[^ ,]*\///gr =~ s/_c_\S+?(?=,|$)/node/gr } grep { $_->[1] eq '>' && $_->[2] eq 'multi' } $proxy->log),
 			"check node,setData $guard|setData $guard,delete node", "$guard: in this order");
-		%cost = cost($zk, $s, $proxy, 'BEGIN; ' . claim("/cost/$guard", 2));
-		is($cost{value}, 'f', "$guard: claimed already");
-		is($cost{requests}, 'create2 getChildren getData exists delete', "$guard: the lock is given back at once");
-		is($s->value('SELECT count(*) FROM zk_locks'), 0, "$guard: nothing is held");
-		$s->value('COMMIT');
+		like($costs->('BEGIN; ' . claim("/cost/$guard", 2)), qr/^f, create2 getChildren getData exists delete, /, "$guard: claimed already: the lock is given back at once");
+		is($s->value('SELECT count(*) FROM zk_locks; COMMIT'), 0, "$guard: nothing is held");
 		$s->value('BEGIN; ' . claim("/cost/$guard", 3) . "; SELECT zk_xact_lock('/cost/beside')");
-		%cost = cost($zk, $s, $proxy, 'COMMIT');
+		$costs->('COMMIT');
 		is($cost{requests} =~ s/.* (?=multi delete|delete multi)//r =~ s/delete multi/multi delete/r,
 			'multi delete', "$guard: another lock is given back as ever");
 		is(scalar(() = $cost{requests} =~ /multi/g) + ($cost{requests} =~ /multi\*(\d)/ ? $1 - 1 : 0),
@@ -97,27 +113,21 @@ subtest 'the node stays, and is given back before the mark is settled' => sub {
 subtest 'something else happens to the mark or to the node' => sub {
 	my $s = zk_session($node);
 
-	$s->value(claim('/hand', 1) . '; BEGIN; ' . claim('/hand', 2));
-	$hand->delete_contenders('/zklock/hand');
-	is($s->query('COMMIT')->{state}, '40001', 'the node is deleted: COMMIT fails');
-	await_claim('/hand', '1 done', 'and has not claimed');
-
-	foreach my $guard (qw(off strict))
+	foreach (
+		[ on => 'the node is deleted', sub { $hand->delete_contenders('/zklock/hand') }, '1 done' ],
+		map({
+				(   [ $_ => 'the mark is deleted', sub { $hand->delete("$MARKS/hand") }, '' ],
+					[ $_ => 'the node is deleted', sub { $hand->delete_contenders('/zklock/hand') }, '1 done' ])
+		} qw(off strict)),
+		[ strict => 'the mark is written, whatever that was', sub { $hand->set("$MARKS/hand", scalar $hand->get("$MARKS/hand")) }, '1 done' ])
 	{
+		my ($guard, $what, $happens, $left) = @$_;
+		$s->query(claim('/hand', 1));
 		$s->value("SET zklock.commit_guard = $guard; BEGIN; " . claim('/hand', 2));
-		$hand->delete("$MARKS/hand");
-		is($s->query('COMMIT')->{state}, '40001', "the mark is deleted: COMMIT fails (guard $guard)");
-		is(last_claim('/hand'), '', 'there is none');
-		is($s->value(claim('/hand', 1)), 't', 'it can be claimed anew');
-		$s->value("BEGIN; " . claim('/hand', 2));
-		$hand->delete_contenders('/zklock/hand');
-		is($s->query('COMMIT')->{state}, '40001', "the node is deleted: COMMIT fails (guard $guard)");
+		$happens->();
+		is($s->query('COMMIT')->{state}, '40001', "$what: COMMIT fails (guard $guard)");
+		await_claim('/hand', $left, '- and has not claimed');
 	}
-
-	$s->value('BEGIN; ' . claim('/hand', 2));
-	$hand->set("$MARKS/hand", scalar $hand->get("$MARKS/hand"));
-	is($s->query('COMMIT')->{state}, '40001', 'the mark is written: COMMIT fails');
-	is(last_claim('/hand'), '1 done', '- whatever that was');
 
 	foreach my $junk ('x', "zklock\n", 'zklock claim 1' . "\n", "\0" x 3000, $hand->get("$MARKS/hand") =~ s/period /period 0/r,
 		$hand->get("$MARKS/hand") =~ s/period \S+/period 9223372036854775807/r, $hand->get("$MARKS/hand") =~ s/claim 1/claim 2/r)
@@ -166,7 +176,7 @@ subtest 'another mark of the same version' => sub {
 			$hand->create($mark);
 			$hand->set($mark, 'anew') for 1 .. $version;
 		});
-	zk_until(sub { !zk_locks_left($zk) }, 'the lock to be free');
+	lock_is_free();
 	is($hand->get("$MARKS/anew"), 'anew', 'is left alone');
 	$hand->delete("$MARKS/anew");
 };
@@ -178,7 +188,7 @@ subtest 'a mark that cannot be read any longer' => sub {
 	is(zk_locks_left($zk), 1, 'the lock is not released before the mark is settled');
 	like($s->query(q{SELECT zk_unlock('/unread')})->{err}, qr/WARNING: .*refuse.*NOAUTH|WARNING: .*release/s, '- which a warning tells');
 	$hand->set_acl("$MARKS/unread", [ [ 31, 'world', 'anyone' ] ]);
-	zk_until(sub { !zk_locks_left($zk) }, 'the lock to be free');
+	lock_is_free();
 	is($s->value('SELECT unreleased FROM zk_session'), 0, 'nothing is left');
 	await_claim('/unread', '1 done', 'and nothing was claimed');
 };
@@ -204,32 +214,22 @@ my @NOT_LOADED = (options => '-c session_preload_libraries=');
 subtest 'claims while COMMIT is under way' => sub {
 	$elsewhere->value("CREATE FUNCTION late(text) RETURNS void LANGUAGE c AS '$late'");
 
-	foreach my $other ('', q{SELECT zk_lock('/late/other'); })
+	# behind the last of our callbacks nothing would write the mark
+	foreach ([ claimed => '' ], [ judged => q{SELECT zk_lock('/late/other'); } ], [ behind => '' ])
 	{
-		my $path = '/late/' . ($other ? 'judged' : 'claimed');
+		my ($what, $other) = @$_;
+		my ($path, $refused) = ("/late/$what", $what eq 'behind');
 		my $s = zk_session($node, @NOT_LOADED);
-		$s->value(q{LOAD 'zklock'; SELECT late('')});
+		$s->value($refused ? q{SELECT late(''); LOAD 'zklock'} : q{LOAD 'zklock'; SELECT late('')});
 		foreach my $n (1, 2)
 		{
-			my $result = $s->query("BEGIN; ${other}INSERT INTO t VALUES (1); SELECT late(\$\$" . claim($path, $n) . '$$); COMMIT');
-			is($result->{state}, '', "it commits, $path $n") or diag $result->{err};
-			await_claim($path, "$n done", 'and the claim has its mark');
-			is($elsewhere->value(claim($path, $n)), 'f', '- so nobody else gets it');
+			my $result = $s->query("BEGIN; ${other}INSERT INTO t VALUES (" . ($refused ? 2 : 1) . '); SELECT late($$' . claim($path, $n) . '$$); COMMIT');
+			is($result->{state}, $refused ? '55000' : '', "COMMIT, $path $n") or diag $result->{err};
+			$refused ? $s->value(q{SELECT late('')}) : await_claim($path, "$n done", 'the claim has its mark');
+			is($s->value(claim($path, $n)), $refused ? 't' : 'f', 'nobody gets it twice, and the session is usable');
 		}
-		$s->value('SELECT zk_unlock_all()');
+		$s->query('SELECT zk_unlock_all()');
 	}
-
-	# behind us, nothing would write the mark
-	my $s = zk_session($node, @NOT_LOADED);
-	$s->value(q{SELECT late(''); LOAD 'zklock'});
-	foreach my $n (1, 2)
-	{
-		my $result = $s->query('BEGIN; INSERT INTO t VALUES (2); SELECT late($$' . claim('/late/after', $n) . '$$); COMMIT');
-		is($result->{state}, '55000', "behind the last of our callbacks it is refused: $n");
-		$s->value(q{SELECT late('')});
-		is($s->value(claim('/late/after', $n)), 't', 'the period is not claimed, and the session is usable');
-	}
-	$s->quit;
 	is($elsewhere->value('SELECT count(*) FROM t WHERE i = 2'), 0, 'nothing was committed');
 	zk_nothing_left($zk, 'nothing is left');
 };
@@ -274,17 +274,15 @@ subtest 'an error while a call that has got a lock tells of the loss of another'
 sub limit
 {
 	my ($path, $exceeded) = @_;
-	my $quota = "/zookeeper/quota/zklock/__zklock_claims__$path";
 	my $limits = sprintf 'count=-1,bytes=-1=;byteHardLimit=%d;countHardLimit=-1', $exceeded ? 1 : -1;
-	return $hand->set("$quota/zookeeper_limits", $limits) if grep { $_ eq 'zookeeper_limits' } eval { $hand->children($quota) };
 	my $made = '/zookeeper/quota';
 	foreach my $part (split m{/}, "zklock/__zklock_claims__$path")
 	{
 		$made .= "/$part";
 		eval { $hand->create($made) };
 	}
-	$hand->create("$quota/zookeeper_stats", data => 'count=1,bytes=1000');
-	$hand->create("$quota/zookeeper_limits", data => $limits);
+	eval { $hand->create("$made/zookeeper_$_->[0]", data => $_->[1]) } for [ stats => 'count=1,bytes=1000' ], [ limits => $limits ];
+	$hand->set("$made/zookeeper_limits", $limits);
 	return;
 }
 
@@ -304,10 +302,9 @@ subtest 'a quota is exceeded: the mark cannot be written' => sub {
 	my $result = $s->query('COMMIT');
 	is($result->{state}, '53400', 'COMMIT fails') or diag $result->{err};
 	like($result->{message}, qr{"/quota/write" would exceed a ZooKeeper quota}, '- and says why');
-	zk_until(sub { !zk_locks_left($zk) }, 'the lock to be free');
-	is(last_claim('/quota/write'), '1 done', 'nothing is claimed');
+	lock_is_free();
 	limit('/quota/write', 0);
-	is($s->value(claim('/quota/write', 2)), 't', 'it can be when there is room');
+	is($s->value(claim('/quota/write', 2)), 't', 'nothing is claimed, and can be when there is room');
 };
 
 # The lock goes with its mark or, if that must stay pending, with the session.
@@ -340,13 +337,13 @@ foreach ([ 'quota exceeded', 'undone' ], [ 'quota exceeded', 'done' ], [ 'permis
 			if ($remedy eq 'the backend ends')
 			{
 				$s->quit;
-				zk_until(sub { !zk_locks_left($zk) }, 'the lock to be free');
+				lock_is_free();
 				is(last_claim($path), '2 pending', "$remedy: and stays so");
 			}
 			$refuse{$why}->($path, 0);
 			next if $remedy eq 'the backend ends';
 			await_claim($path, $settled, "$remedy: then it is settled");
-			zk_until(sub { !zk_locks_left($zk) }, 'the lock to be free');
+			lock_is_free();
 			is($s->value(claim($path, 2)), $end eq 'done' ? 'f' : 't', '- and the session goes on');
 			$s->quit;
 			$elsewhere->value("SELECT zk_claim_forget('$path')");
@@ -376,7 +373,7 @@ subtest 'a quota is exceeded, and the session is over' => sub {
 	my ($s, $proxy) = claimer($path);
 	my $end_of_log = -s $node->logfile;
 	leave_pending($s, $proxy);
-	zk_until(sub { !zk_locks_left($zk) }, 'the lock to be free');
+	lock_is_free();
 	limit($path, 1);
 	$proxy->reset;
 	$proxy->pass;

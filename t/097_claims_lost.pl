@@ -60,8 +60,6 @@ my %look = map { $_->name => zk_session($_) } $node, $other;
 
 sub ask { my ($server, $sql) = @_; return $look{ $server->name }->value($sql); }
 
-sub in_both { my ($sql) = @_; return map { ask($_, $sql) } $node, $other; }
-
 # Kill a backend of the claimers' server, and with it all others there
 sub crash
 {
@@ -90,7 +88,7 @@ sub claim
 }
 
 # Who has committed for this period
-sub played { return join ' ', sort map { split /\n/ } in_both("SELECT who FROM played WHERE period = $PERIOD"); }
+sub played { return join ' ', sort map { split /\n/, ask($_, "SELECT who FROM played WHERE period = $PERIOD") } $node, $other; }
 
 # What zk_last_claim tells, as "day state status", and the status asked on its server
 sub last_claim
@@ -120,6 +118,15 @@ sub claimer
 	my $session = zk_session_with($node, hosts => $proxy, session_timeout => '4s', %setting);
 	$session->value(q{SELECT zk_lock('/warm'), zk_unlock('/warm')});
 	return $session;
+}
+
+# A transaction of this one claims the period, and the next one waits for it
+sub claim_before
+{
+	my ($claimer, $next, $begin, $more) = @_;
+	$claimer->value(($begin // 'BEGIN') . '; ' . claim('claimer') . ($more // ''));
+	$next->send(claim('next'));
+	return zk_wait_queued($zk, $next);
 }
 
 # From a clean state to a clean state.  $code takes the claimer, and who is next, which is
@@ -255,9 +262,7 @@ foreach my $name (sort keys %failure)
 {
 	with_claimer "$name leaves the period to the next" => sub {
 		my ($claimer, $next) = @_;
-		$claimer->value(($name =~ /serial/ ? 'BEGIN ISOLATION LEVEL SERIALIZABLE; ' : 'BEGIN; ') . claim('claimer'));
-		$next->send(claim('next'));
-		zk_wait_queued($zk, $next);
+		claim_before($claimer, $next, $name =~ /serial/ ? 'BEGIN ISOLATION LEVEL SERIALIZABLE' : 'BEGIN');
 		$proxy->clear_log;
 		my $began = time;
 		$failure{$name}->($claimer);
@@ -323,8 +328,6 @@ sub close_gate
 	return;
 }
 
-sub open_gate { $gate->value('SELECT pg_advisory_unlock(1)'); $gate->quit; return; }
-
 # The COMMIT that is there comes to this end; or several: claimer, end, ...
 sub finish
 {
@@ -332,7 +335,8 @@ sub finish
 	my @canceled = map { $_->[0] } grep { $_->[1] ne 'commits' } @ends;
 	ask($node, 'SELECT pg_cancel_backend(' . $_->pid . ')') for @canceled;
 	my %result = map { $_ => $_->wait } @canceled;
-	open_gate();
+	$gate->value('SELECT pg_advisory_unlock(1)');
+	$gate->quit;
 	foreach (@ends)
 	{
 		my ($claimer, $end) = @$_;
@@ -370,14 +374,9 @@ foreach my $place (sort keys %killed)
 	with_claimer "killed $place" => sub {
 		my ($claimer, $next) = @_;
 		my $id = $claimer->value('SELECT session_id FROM zk_session');
-		$claimer->value('BEGIN; ' . claim('claimer'));
-		$next->send(claim('next'));
-		zk_wait_queued($zk, $next);
+		claim_before($claimer, $next);
 		$code->($claimer);
-		if ($claimer->{psql})
-		{
-			crash($claimer->pid);
-		}
+		crash($claimer->pid) if $claimer->{psql};
 		$proxy->cut_off;
 		$claimer->kill9;
 		$zk->end_session($id);    # sooner than by its timeout
@@ -400,9 +399,7 @@ foreach my $end ('commits', 'fails', 'is not told of its mark')
 		my ($claimer, $next) = @_;
 		my $id = $claimer->value('SELECT session_id FROM zk_session');
 		my $unsure = $end =~ /told/;
-		$claimer->value('BEGIN; ' . claim('claimer') . ($unsure ? q{; SET LOCAL zklock.operation_timeout = '3s'} : ''));
-		$next->send(claim('next'));
-		zk_wait_queued($zk, $next);
+		claim_before($claimer, $next, 'BEGIN', $unsure ? q{; SET LOCAL zklock.operation_timeout = '3s'} : '');
 		if ($unsure) { commit_until($claimer, 'hold', 'mark'); }
 		else { close_gate($claimer); }
 		$proxy->cut_off;
@@ -439,10 +436,7 @@ subtest 'ZooKeeper is away for longer than a session lives' => sub {
 			path => "/away/$end", period => $PERIOD, day => $DAY,
 			claimer => claimer(session_timeout => "${timeout}s"),
 			next => zk_session_with($other, map { ("${_}_timeout" => '60s') } qw(session operation connect)) };
-		my $case = $now_of->($end);
-		$case->{claimer}->value('BEGIN; ' . claim('claimer'));
-		$case->{next}->send(claim('next'));
-		zk_wait_queued($zk, $case->{next});
+		claim_before(@{ $now_of->($end) }{qw(claimer next)});
 	}
 	await_standby($of{hangs}{claimer});
 	close_gate(map { $of{$_}{claimer} } 'commits', 'fails');
@@ -475,9 +469,7 @@ subtest 'ZooKeeper is away for longer than a session lives' => sub {
 with_claimer 'its node is removed, and it fails' => sub {
 	my ($claimer, $next) = @_;
 	my $before = last_claim($next);
-	$claimer->value('BEGIN; ' . claim('claimer'));
-	$next->send(claim('next'));
-	zk_wait_queued($zk, $next);
+	claim_before($claimer, $next);
 	close_gate($claimer);
 	is($gate->value(q{SELECT zk_lock_break('/p', node) FROM zk_lock_queue('/p') WHERE granted}), 't', 'removed');
 	is($next->wait->{state}, '', 'the next one has its turn');

@@ -39,8 +39,6 @@ PG_FUNCTION_INFO_V1(forget_text);
 PG_FUNCTION_INFO_V1(cancels);
 PG_FUNCTION_INFO_V1(execute_canceled);
 PG_FUNCTION_INFO_V1(seems_to_compute);
-PG_FUNCTION_INFO_V1(await_signal);
-PG_FUNCTION_INFO_V1(take_signal);
 PG_FUNCTION_INFO_V1(worker_launch);
 PGDLLEXPORT void worker_main(Datum arg);
 
@@ -169,7 +167,7 @@ forget_text(PG_FUNCTION_ARGS)
 
 /*
  * A cancel of ours and one of the client at the same moment, one that comes while a
- * function runs, one that finds no latch waited for; and a signal that comes late
+ * function runs, itself or only its signal; and one that finds no latch waited for
  */
 
 /* c: ours; w: ours is withdrawn; i: the client's arrives (SIGINT) */
@@ -193,19 +191,40 @@ cancels(PG_FUNCTION_ARGS)
 	PG_RETURN_BOOL(pending);
 }
 
-/* Executes this once there is a cancel, before that can have an effect; seems to sleep until then */
+static bool
+is_signaled(void)
+{
+	sigset_t	pending;
+	bool		found = false;
+
+	sigpending(&pending);
+	for (int signo = SIGRTMIN; signo <= SIGRTMAX; signo++)
+		found |= sigismember(&pending, signo) == 1;
+	return found;
+}
+
+/*
+ * execute_canceled(text, boolean): executes this once there is a cancel, before that can
+ * have an effect, or already when its signal waits to be let in; seems to sleep until then
+ */
 Datum
 execute_canceled(PG_FUNCTION_ARGS)
 {
 	char	   *query = text_to_cstring(PG_GETARG_TEXT_PP(0));
+	bool		blocks = PG_GETARG_BOOL(1);
+	sigset_t	all;
+	sigset_t	before;
 
+	sigfillset(&all);
 	SPI_connect();
 	HOLD_INTERRUPTS();
+	sigprocmask(SIG_SETMASK, blocks ? &all : NULL, &before);
 	pgstat_report_wait_start(WAIT_EVENT_PG_SLEEP);
-	while (!QueryCancelPending)
+	while (blocks ? !is_signaled() : !QueryCancelPending)
 		pg_usleep(1000);
 	pgstat_report_wait_end();
 	SPI_execute(query, false, 0);
+	sigprocmask(SIG_SETMASK, &before, NULL);
 	RESUME_INTERRUPTS();
 	SPI_finish();
 	PG_RETURN_VOID();
@@ -220,37 +239,6 @@ seems_to_compute(PG_FUNCTION_ARGS)
 		CHECK_FOR_INTERRUPTS();
 		pg_usleep(10000);
 	}
-}
-
-static sigset_t before;
-
-/* Lets no signal in, until one of ours waits for that; seems to sleep meanwhile */
-Datum
-await_signal(PG_FUNCTION_ARGS)
-{
-	sigset_t	all;
-	sigset_t	pending;
-	bool		found = false;
-
-	sigfillset(&all);
-	sigprocmask(SIG_SETMASK, &all, &before);
-	pgstat_report_wait_start(WAIT_EVENT_PG_SLEEP);
-	while (!found)
-	{
-		pg_usleep(1000);
-		sigpending(&pending);
-		for (int signo = SIGRTMIN; signo <= SIGRTMAX; signo++)
-			found |= sigismember(&pending, signo) == 1;
-	}
-	pgstat_report_wait_end();
-	PG_RETURN_VOID();
-}
-
-Datum
-take_signal(PG_FUNCTION_ARGS)
-{
-	sigprocmask(SIG_SETMASK, &before, NULL);
-	PG_RETURN_VOID();
 }
 
 /*

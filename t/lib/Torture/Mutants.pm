@@ -322,7 +322,7 @@ our @MUTANTS = (
 		name => 'no_snapshot_for_commit',
 		what => 'who has no snapshot is taken for one that is about to commit, and not canceled when a lock is lost',
 		edits => [ [ 'lock/transaction/stop.c', "\t\tdefault:\n\t\t\treturn false;\n", "\t\tdefault:\n\t\t\treturn true;\n" ] ],
-		test => [ '108_procedures', 'losses' ]
+		test => [ '034_stop', 'statements' ]
 	},
 
 	# how deadlocks are found, and ended
