@@ -169,8 +169,9 @@ sub _done
 	@$statement{qw(done state)} = (time, $result->{state});
 	$one->{held} = {} if $statement->{sql} =~ /unlock_all/;
 	$count->{ lc $statement->{sql} . 's' }++ if $result->{state} eq '' && $statement->{sql} =~ /^(?:COMMIT|ROLLBACK)$/;
-	$count->{$1}++ if $err =~ /(?:caught |ERROR:  )(\w{5})/;
-	if ($err =~ /(?:caught |ERROR:  )40P01/)
+	$statement->{failed} = $1 if $err =~ /(?:caught |ERROR:  )(\w{5})/;
+	$count->{ $statement->{failed} }++ if $statement->{failed};
+	if (($statement->{failed} // '') eq '40P01')
 	{
 		my $kind = $err !~ /deadlock detected/ ? 'upgrade' : $err =~ /Release the session-scope locks/ ? 'zklock' : 'postgres';
 		$count->{"victims: $kind"}++;
@@ -197,7 +198,7 @@ sub _done
 sub _judge
 {
 	my ($self) = @_;
-	my %queue;    # dir => { name => { name, key, mode, permits, number, session } }
+	my %queue;    # dir => { name => { key, mode, permits, number, session, time } }
 	my %expected;
 	push @{ $expected{ $_->{one}{key} } }, $_ for @{ $self->{victims} };
 	my $split = sub { return $_[0]{path} =~ m{^(.*)/([^/]+)$} };
@@ -208,9 +209,16 @@ sub _judge
 			if ($of{delete} && $of{check})
 			{
 				my ($dir, $name) = $split->($of{delete});
-				my $key = ($queue{$dir}{$name} // {})->{key} // '';
-				my $victim = shift @{ $expected{$key} // [] };
-				if ($victim) { $self->_judge_victim($victim, $of{delete}{time}, \%queue); }
+				my $node = $queue{$dir}{$name} // {};
+				my $key = $node->{key} // '';
+				# of one whose time was over before its removal was answered, it is told that
+				my $waited = $self->{by_key}{$key}
+				  && (grep {
+					my $one = $_;
+					grep { "/zklock$_" eq $dir } @{ $one->{zk} // [] }
+				  } _by($self->{by_key}{$key}, $node->{time} + 0.001))[-1];
+				if ($waited && ($waited->{failed} // '') eq '55P03') { $self->{count}{'removed when their time was over'}++; }
+				elsif (my $victim = shift @{ $expected{$key} // [] }) { $self->_judge_victim($victim, $of{delete}{time}, \%queue); }
 				elsif ($self->{by_key}{$key}) { $self->_complain("removed, but not told so: $key at $of{delete}{path}"); }
 			}
 			foreach my $op (@_)
@@ -225,7 +233,7 @@ sub _judge
 				next if $op->{type} eq 'delete';
 				my ($kind, $mode, $permits, $number) = queue_contender($name) or next;
 				my %fact = queue_facts($op->{data});
-				$queue{$dir}{$name} = { key => join(':', map { $_ // '?' } @fact{qw(port pid)}), mode => $mode, permits => $permits, number => $number, session => $op->{session} };
+				$queue{$dir}{$name} = { key => join(':', map { $_ // '?' } @fact{qw(port pid)}), mode => $mode, permits => $permits, number => $number, session => $op->{session}, time => $op->{time} };
 			}
 		});
 	$self->_complain("40P01, but ZooKeeper has removed nobody: $_->{one}{key}: $_->{err}") for map { @$_ } values %expected;
