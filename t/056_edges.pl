@@ -237,20 +237,6 @@ for_kinds(
 		is($new->value(give($kind, $path)), 't', 'which it gives back');
 	});
 
-for_kinds(
-	'no two attempts have the same name' => sub {
-		my ($kind, $path, $s) = @_;
-		my @name;
-		foreach (1 .. 3)
-		{
-			$s->value(take($kind, $path));
-			push @name, map { s/\d{10}$//r } own_nodes();
-			$s->value(give($kind, $path));
-			nothing_left('gone');
-		}
-		is(scalar(uniq @name), scalar @name, 'all names differ in more than the number');
-	});
-
 fault 'children of a lock' => sub {
 	my $s = warm_session();
 	my $t = warm_session();
@@ -415,20 +401,6 @@ fault 'zk_lock_many: far too many' => sub {
 	is($s->value($memory), $before, 'nothing of them is kept');
 };
 
-# ZOOKEEPER-2355: the node of a session that is over stays.
-for_kinds(
-	'a node of nobody' => sub {
-		my ($kind, $path, $s) = @_;
-		make_dirs($path);
-		my $dangling = foreign($path, $kind{$kind}{node}, 'persistent_sequential');
-		is($s->value(take($kind, $path, '0')), 'f', 'it blocks');
-		$s->send(take($kind, $path));
-		wait_for_blocker($path, $dangling);
-		$other->delete($dangling);
-		is($s->wait->{out}, 't', 'until it is deleted');
-		is($s->value(give($kind, $path)), 't', 'and given back');
-	});
-
 # ------------------------------------------------------- order, predecessors
 
 fault 'the right nodes are watched, whatever their names sort like' => sub {
@@ -436,8 +408,9 @@ fault 'the right nodes are watched, whatever their names sort like' => sub {
 	$proxy->clear_log;    # what was cut off before has no answer
 	make_dirs($path);
 	my $s = warm_session();
-	my @queue = map { foreign($path, $_) } "_c_z-other-lock-", "0other__rlock__", "other__lock__", "a-other-config-",
-	  "_c_other-__READ__", 'x-0other-';
+	# one is of a session that is over, and stays (ZOOKEEPER-2355)
+	my @queue = map { foreign($path, $_, /^other__lock/ ? 'persistent_sequential' : 'ephemeral_sequential') }
+	  "_c_z-other-lock-", "0other__rlock__", "other__lock__", "a-other-config-", "_c_other-__READ__", 'x-0other-';
 	my $waits_for = sub {
 		my ($name, @before) = @_;
 		my ($own) = wait_for_blocker($path, @before);
@@ -462,7 +435,8 @@ fault 'the right nodes are watched, whatever their names sort like' => sub {
 	$s->value(give('shared', $path));
 	leave($sem, @queue);
 
-	# holders 0 1, waiters 2 3, and we: the one right before us tells
+	# holders 0 1, waiters 2 3, and we: the one right before us tells.  (With numbers of permits
+	# that differ: t/063)
 	@queue = map { foreign($path, "_c_$_" . $UUID_TAIL . '-semaphore-2-') } 'f', 'd', 'b', 'a';
 	$s->send("SELECT zk_semaphore_acquire('$path', 2)");
 	($own) = $waits_for->('semaphore: the waiter before it', $queue[3]);
@@ -493,21 +467,6 @@ fault 'the right nodes are watched, whatever their names sort like' => sub {
 	is($s->wait->{out}, 't', 'it holds when it may');
 	$s->value(give('semaphore', $path));
 	leave($queue[0]);
-
-	# others have another number of permits: the one of the waiters with ours tells
-	@queue = map { foreign($path, "_c_$_" . $UUID_TAIL . '-semaphore-' . (/[fa]/ ? 3 : 2) . '-') } 'f', 'd', 'b', 'a';
-	$s->send("SELECT zk_semaphore_acquire('$path', 2)");
-	($own) = $waits_for->('semaphore: the waiter before it that has as many places', $queue[2]);
-	leave($queue[0]);
-	$other->set($queue[2], "zklock\ngranted\n");
-	zk_until(sub { "@{[ watched() ]}" eq $own }, 'nobody to be watched, but the directory');
-	leave($queue[1]);
-	quiet($proxy);
-	ok(!$s->is_done, 'a place that another has is not ours');
-	leave($queue[3]);
-	is($s->wait->{out}, 't', 'the next one is');
-	$s->value(give('semaphore', $path));
-	leave($queue[2]);
 };
 
 # In each naming style.  (A downgrade, with writers and readers in the queue: t/054; what is
@@ -640,17 +599,11 @@ my %excluded_by = (
 fault "everybody's nodes" => sub {
 	my @style = qw(curator curator_rw kazoo);
 	my %s = map { my $style = $_; map { ("$style $_" => warm_session(node_style => $style)) } @kinds } @style;
-	my $theirs = $zk->client;    # whose names say nothing
-	my $all_own = sub {
-		my %session = $zk->ephemerals;
-		delete $session{ $theirs->session_id };
-		return map { @$_ } values %session;
-	};
 	foreach my $prefix (sort keys %marker)
 	{
 		my $path = new_path();
 		make_dirs($path);
-		my $foreign = $theirs->create("/zklock$path/$prefix", mode => 'ephemeral_sequential');
+		my $foreign = foreign($path, $prefix);
 		my (%expected, %got, %warned);
 		push @style, my $style = shift @style;
 		foreach my $kind (@kinds)
@@ -672,26 +625,8 @@ fault "everybody's nodes" => sub {
 		is_deeply(\%warned, { $marker{$prefix} ? '' : qq{lock path "$path" has a node of an unknown kind} => \@kinds },
 			$marker{$prefix} ? '- which warns of nothing' : '- with one warning a session')
 		  or diag explain \%warned;
-
-		# joining the queue is another way to test it
-		foreach my $kind (grep { $expected{$_} eq 'f' } @kinds)
-		{
-			my $s = $s{"$style $kind"};
-			$s->send(take($kind, $path));
-			zk_until(sub { grep { $_ eq $foreign } watched() }, "$kind waits for it");
-			ok(!$s->is_done, "$kind waits for it");
-			$theirs->delete($foreign);
-			is($s->wait->{out}, 't', 'and has it when that is gone');
-			# contenders behind us do not matter
-			my $behind = $theirs->create("/zklock$path/$prefix", mode => 'ephemeral_sequential');
-			is($s->value(q{SELECT bool_and(state = 'held') FROM zk_locks}), 't', 'held');
-			$s->value('SELECT zk_unlock_all()');
-			zk_until(sub { !$all_own->() }, 'given back');
-			$foreign = $behind;
-		}
-		$theirs->delete($foreign);
+		$other->delete($foreign);
 	}
-	$theirs->close;
 };
 
 fault 'beside a node of an unknown kind' => sub {
@@ -759,9 +694,16 @@ foreach my $style (qw(curator curator_rw kazoo))
 			my @seen;
 			push @seen, $zk->children("/zklock$path") until $t->is_done;
 			$t->wait;
-			push @seen, $zk->children("/zklock$path");
-			is(join(' ', grep { !/$name/ } uniq @seen), '', "$kind: as the style says");
-			$_->value('SELECT zk_unlock_all()') for $s, $t;
+			foreach (1, 2)
+			{
+				push @seen, $zk->children("/zklock$path");
+				$_->value('SELECT zk_unlock_all()') for $s, $t;
+				$s->value(take($kind, $path));
+			}
+			$s->value('SELECT zk_unlock_all()');
+			my @names = uniq @seen;
+			is(join(' ', grep { !/$name/ } @names), '', "$kind: as the style says");
+			is(scalar(uniq map { s/\d{10}$//r } @names), scalar @names, '- and no two differ in the number only');
 		}
 	};
 }

@@ -28,71 +28,30 @@ sub event
 	return $admin->value('SELECT wait_event_type, wait_event FROM pg_stat_activity WHERE pid = ' . $s->pid);
 }
 
-my @waits = (
-	{
-		event => 'ZklockConnect',
-		where => 'the first call, while ZooKeeper does not answer',
-		before => sub { $proxy->blackhole },
-		query => q{SELECT zk_lock('/a')},
-		after => sub { $proxy->pass }
-	},
-	{
-		event => 'ZklockRelease',
-		where => 'zk_unlock',
-		before => sub { $proxy->hold('delete') },
-		query => q{SELECT zk_unlock('/a')},
-		after => sub { $proxy->release }
-	},
-	{
-		event => 'ZklockAcquire',
-		where => 'a lock that somebody has',
-		before => sub { $theirs = $holder->contend('/zklock/a') },
-		query => q{SELECT zk_lock('/a')},
-		after => sub { $holder->delete($theirs) }
-	},
-	{
-		event => 'ZklockAcquire',
-		where => 'a lock for which ZooKeeper does not answer',
-		before => sub { $proxy->hold([ 'create', 'create2' ]) },
-		query => q{SELECT zk_lock('/b')},
-		after => sub { $proxy->release }
-	},
-	{
-		event => 'ZklockLook',
-		where => 'zk_lock_queue',
-		before => sub { $proxy->hold('*') },
-		query => q{SELECT zk_lock_queue('/a')},
-		after => sub { $proxy->release }
-	},
-	{
-		event => 'ZklockCheck',
-		where => 'a COMMIT that asks whether its locks are held',
-		before => sub {
+# Where it waits, for which event, what is done before, and by which statement; what lets it
+# go on, if that is not the proxy
+foreach (
+	[ 'the first call, while ZooKeeper does not answer', 'Connect', sub { $proxy->blackhole }, q{SELECT zk_lock('/a')}, sub { $proxy->pass } ],
+	[ 'zk_unlock', 'Release', sub { $proxy->hold('delete') }, q{SELECT zk_unlock('/a')} ],
+	[ 'a lock that somebody has', 'Acquire', sub { $theirs = $holder->contend('/zklock/a') }, q{SELECT zk_lock('/a')}, sub { $holder->delete($theirs) } ],
+	[ 'a lock for which ZooKeeper does not answer', 'Acquire', sub { $proxy->hold([ 'create', 'create2' ]) }, q{SELECT zk_lock('/b')} ],
+	[ 'zk_lock_queue', 'Look', sub { $proxy->hold('*') }, q{SELECT zk_lock_queue('/a')} ],
+	[ 'a COMMIT that asks whether its locks are held', 'Check', sub {
 			$s->value(q{SET zklock.commit_guard = strict; BEGIN; SELECT zk_xact_lock('/c')});
 			$proxy->hold('*');
-		},
-		query => 'COMMIT',
-		after => sub { $proxy->release }
-	},
-	{
-		event => 'ZklockRelease',
-		where => 'a COMMIT that waits for its release',
-		before => sub {
+		}, 'COMMIT' ],
+	[ 'a COMMIT that waits for its release', 'Release', sub {
 			$s->value(q{RESET zklock.commit_guard; BEGIN; SELECT zk_xact_lock('/c')});
 			$proxy->hold([ 'delete', 'multi' ]);
-		},
-		query => 'COMMIT',
-		after => sub { $proxy->release }
-	},);
-
-foreach my $wait (@waits)
+		}, 'COMMIT' ])
 {
-	my $shown = 'Extension|' . ($named ? $wait->{event} : 'Extension');
-	$wait->{before}->();
-	$s->send($wait->{query});
-	ok(eval { zk_until(sub { event() eq $shown }, $shown) }, "$wait->{where}: $shown")
+	my ($where, $event, $before, $query, $after) = @$_;
+	my $shown = 'Extension|' . ($named ? "Zklock$event" : 'Extension');
+	$before->();
+	$s->send($query);
+	ok(eval { zk_until(sub { event() eq $shown }, $shown) }, "$where: $shown")
 	  or diag('it shows ' . event());
-	$wait->{after}->();
+	$after ? $after->() : $proxy->release;
 	is($s->wait->{state}, '', '- and goes on');
 	ok(eval { zk_until(sub { event() eq 'Client|ClientRead' }, 'idle') }, '- and shows that no more');
 }

@@ -144,10 +144,11 @@ sub installation
 	return $installation;
 }
 
-# The extension files that it has from now on
+# The extension files that it has from now on, and the library.  As with make install and
+# dpkg, those who have loaded another one keep that.
 sub install
 {
-	my ($installation, %content) = @_;
+	my ($installation, $library, %content) = @_;
 	unlink glob "$installation$share/extension/zklock*";
 	foreach my $name (keys %content)
 	{
@@ -155,23 +156,15 @@ sub install
 		print $file $content{$name};
 		close $file or die "$name: $!";
 	}
-	return;
-}
-
-# The library that it has from now on.  As with make install and dpkg, those who have
-# loaded another one keep that.
-sub install_library
-{
-	my ($installation, $from) = @_;
 	my $to = "$installation$lib/zklock.so";
-	copy($from, "$to.new") && rename "$to.new", $to or die "$to: $!";
+	copy($library, "$to.new") && rename "$to.new", $to or die "$to: $!";
 	return;
 }
 
 my %real = map { s{.*/}{}r => scalar slurp_file($_) } glob "$tree/zklock*.control $tree/zklock*--*.sql";
 my $installation = installation('installation');
-install($installation, %real);
-install_library($installation, "$lib/zklock.so");
+my @real = ("$lib/zklock.so", %real);
+install($installation, @real);
 
 my $zk = ZooKeeper->new->start;
 
@@ -334,7 +327,7 @@ sub install_made_up
 	my ($step) = @_;
 	install(
 		$installation,
-		%real,
+		@real,
 		'zklock.control' => $real{'zklock.control'} =~ s/^default_version = .*$/default_version = '$newest'/mr,
 		"zklock--$newest.sql" => $real{"zklock--$default.sql"} . $good,
 		"zklock--$default--$newest.sql" => $step);
@@ -436,7 +429,8 @@ SKIP:
 	# A function that needs the new library; one that is made anew while it is used; a
 	# table that changes.
 	my ($unlock) = $real{"zklock--$default.sql"} =~ /^(CREATE FUNCTION zk_unlock\(.*?;)$/ms;
-	my %next = (
+	my @next = (
+		$next_library,
 		%real,
 		"zklock--$default--$newest.sql" => q{
 			CREATE FUNCTION zk_made_up() RETURNS int AS 'MODULE_PATHNAME' LANGUAGE C;
@@ -453,18 +447,13 @@ SKIP:
 
 	# one is loaded with the server, the other with each session
 	my $other_installation = installation('other_installation');
-	foreach my $each ($installation, $other_installation)
-	{
-		install($each, %real);
-		install_library($each, "$lib/zklock.so");
-	}
+	install($_, @real) for $installation, $other_installation;
 	my ($main, $other) = ($node, cluster_of($other_installation, 'other'));
 	$_->safe_psql('postgres', q{CREATE EXTENSION zklock_advisory; SELECT zk_fence('/rolling/fenced', 5)}) for $main, $other;
 
 	my $running = zk_session($main);
 	$running->value(q{SELECT zk_lock('/rolling/running')});
-	install($installation, %next);
-	install_library($installation, $next_library);
+	install($installation, @next);
 	is($running->value(q{SELECT zk_lock_held('/rolling/running')}), 't', 'a new file does not touch who runs');
 	is(library($main), 'the last', '- and a server that has loaded the library keeps it');
 	restart_while_in_use($main, $other, 'the server restarts');
@@ -476,8 +465,7 @@ SKIP:
 
 	$running = zk_session($other);
 	$running->value(q{SELECT zk_lock('/rolling/running')});
-	install($other_installation, %next);
-	install_library($other_installation, $next_library);
+	install($other_installation, @next);
 	is(library($other), 'the next', 'a new session has the new library');
 	alter_while_in_use($other, $main, $newest, 'ALTER EXTENSION beside a session with the old one');
 	is($running->query('SELECT zk_made_up()')->{state}, '42883', '- which has nothing that is new');
@@ -490,14 +478,12 @@ SKIP:
 	exclude_each_other('both are new', $main, $other);
 
 	alter_while_in_use($main, $other, $default, 'the way back');
-	install($installation, %real);
-	install_library($installation, "$lib/zklock.so");
+	install($installation, @real);
 	restart_while_in_use($main, $other, 'with the old library');
 	is(library($main), 'the last', '- it is that');
 	exclude_each_other('one was taken back', $main, $other);
 	alter_while_in_use($other, $main, $default, 'the other one, too');
-	install($other_installation, %real);
-	install_library($other_installation, "$lib/zklock.so");
+	install($other_installation, @real);
 
 	foreach my $cluster ($main, $other)
 	{

@@ -11,7 +11,7 @@ use lib "$FindBin::RealBin/lib";
 
 use Child;
 use Doc;
-use Kinds qw(kinds_begin kinds_end $zk $proxy $node $admin $other edge watched warm_session);
+use Kinds qw(kinds_begin kinds_end $zk $proxy $node $admin $other edge warm_session);
 use Tests;
 use Turns;
 
@@ -39,19 +39,15 @@ sub whose
 	return !$stat ? 'nobody' : $data =~ /^zklock\n/ ? 'ours' : $data;
 }
 
-sub wait_watching
-{
-	my ($at, $n) = @_;
-	return zk_until(sub { (grep { $_ eq $at } watched()) && ($n // 1) <= _watchers($at) }, "$at to be watched");
-}
-
 # How many sessions watch it
-sub _watchers
+sub watchers
 {
 	my ($at) = @_;
 	my ($list) = ($zk->four_letter('wchp') // '') =~ /^\Q$at\E\n((?:\t.*\n?)*)/m;
 	return scalar(() = ($list // '') =~ /^\t/mg);
 }
+
+sub wait_watching { my ($at) = @_; return zk_until(sub { watchers($at) }, "$at to be watched"); }
 
 # (Of a session's own: sql/single)
 edge 'what is shown' => sub {
@@ -142,7 +138,7 @@ edge 'a node that is no lock' => sub {
 	$s->send("SELECT zk_lock('$path')");
 	wait_watching($at);
 	$other->set($at, "still mine $_") for 1 .. 3;
-	zk_until(sub { _watchers($at) == 1 }, 'it watches again');
+	zk_until(sub { watchers($at) == 1 }, 'it watches again');
 	ok(!$s->is_done, 'zk_lock waits');
 	$other->delete($at);
 	$result = $s->wait;
@@ -337,23 +333,11 @@ edge 'who has lost it, and does not know, deletes nothing of the next holder' =>
 	is($deleted, 0, "- and the next holder's node stays");
 };
 
-# (Names that are none: t/c/protocol_test; one's own: sql/single)
+# (Names that are none: t/c/protocol_test; one's own, and one that is gone: sql/single)
 edge 'zk_lock_break removes the node that is meant' => sub {
-	my ($path, $at, $s, $t) = begin(2);
-	$s->value("SELECT zk_lock('$path')");
-	my $name = $admin->value("SELECT node FROM zk_lock_queue('$path')");
-	$t->send("SELECT zk_lock('$path')");
-	wait_watching($at);
-	is($admin->value("SELECT zk_lock_break('$path', '$name')"), 't', 'true');
-	is($t->wait->{out}, 't', 'who waited has it');
-	is($admin->value("SELECT zk_lock_break('$path', '$name')"), 'f', 'false for one that is gone');
-	is($t->value(q{SELECT state FROM zk_locks}), 'held', '- and the one that is there stays');
-	my $result = $s->query("SELECT zk_unlock('$path')");
-	like("$result->{out} @{ $result->{warnings} }", qr/^f .*"\Q$path\E" had been lost/, 'whose it was: zk_unlock is false, with a warning');
-	$t->value("SELECT zk_unlock('$path')");
-
+	my ($path, $at, $t) = begin(1);
 	stranger($at);
-	$name = $admin->value("SELECT node FROM zk_lock_queue('$path')");
+	my $name = $admin->value("SELECT node FROM zk_lock_queue('$path')");
 	$proxy->swallow_and_drop('delete');
 	is($admin->value("SELECT zk_lock_break('$path', '$name')"), 't', "another program's; the answer is lost");
 	is(whose($at), 'nobody', '- it is gone');

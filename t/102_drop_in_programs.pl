@@ -40,8 +40,7 @@ sub on { my ($node, $query) = @_; return $admin{ $node->name }->value($query); }
 # set for the role.  Where nothing is, the calls are PostgreSQL's own.
 my %ways = (
 	plain => { name => 'PostgreSQL', nodes => [ $east, $east ] },
-	redirect => { name => 'redirect', nodes => [ $east, $west ], set => 'zklock.advisory = redirect' },
-	search_path => { name => 'search_path', nodes => [ $east, $west ], set => 'search_path = public, zklock_advisory, pg_catalog' });
+	redirect => { name => 'redirect', nodes => [ $east, $west ], set => 'zklock.advisory = redirect' });
 
 # -- what is held, and who waits
 
@@ -377,9 +376,9 @@ sub hold
 	return;
 }
 
-in_each_way($_, \&hold, 'plain', 'redirect', $_->{name} eq 'django-pglocks' ? 'search_path' : ()) for @holders;
+in_each_way($_, \&hold, 'plain', 'redirect') for @holders;
 
-# (Calls in sessions, also through postgres_fdw, and with any search_path: t/106)
+# (Calls in sessions, also through postgres_fdw: t/106; with any search_path: there, and in t/101)
 
 # -- pg_partman: a key that protects what one server has
 

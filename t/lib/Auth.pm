@@ -46,14 +46,7 @@ sub auth_file
 sub digest_id
 {
 	my ($credentials) = @_;
-	my ($user) = $credentials =~ /^([^:]*)/;
-	return "$user:" . _sha1($credentials);
-}
-
-sub _sha1
-{
-	my $text = sha1_base64($_[0]);
-	return $text . '=' x (-length($text) % 4);
+	return ($credentials =~ /^([^:]*)/)[0] . ':' . sha1_base64($credentials) . '=';    # as long as a multiple of four
 }
 
 # The ACL that "creator" gives a node of a client with these credentials
