@@ -17,10 +17,10 @@ my ($jobs, $verbose, $library, $counts, $failures, $skips, @tests) = @ARGV;
 my @long = map { "t/$_.pl" } qw(
   018_deadlocks 034_stop 024_refused 014_ensemble 022_outage 011_round_trips 040_sanitizers 074_queue 097_claims_lost 021_lost_answers 025_commit_guard
   095_single 094_claims 087_docs_zookeeper 078_acl
-  063_semaphores 072_docs 062_hostile_server 073_tls 086_bench 056_edges 051_checker 027_fence 055_wrap
+  063_semaphores 072_docs 062_hostile_server 073_tls 086_bench 056_edges 051_checker 027_fence 012_stress
   002_build 050_torture 010_two_clusters 081_docs_cron 076_session_view
   023_end_of_transaction 101_drop_in 060_random_programs 089_server_locks 077_credentials 052_peers_lost 053_peers_queue
-  093_docs_troubleshooting 096_docs_programs 102_drop_in_programs 012_stress);
+  093_docs_troubleshooting 096_docs_programs 102_drop_in_programs);
 my %rank = map { $long[$_] => $_ } 0 .. $#long;
 @tests = sort { ($rank{$a} // @long) <=> ($rank{$b} // @long) || $a cmp $b } @tests if $jobs > 1;
 

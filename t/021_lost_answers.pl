@@ -75,7 +75,6 @@ sub of_kind { my ($kind, @lanes) = @_; return grep { $_->{kind} eq $kind } @lane
 sub answers { return grep { $_->{way} !~ /^stuck/ } @_; }
 my @exclusive = of_kind('exclusive', @plain);
 my ($exclusive) = @exclusive;
-my ($single) = of_kind('single', @plain);
 my @styles = map { (of_kind("downgrade, $_", @downgrade))[0] } sort keys %its_ways;
 
 # A statement that looks at a lost lock is not to be canceled: that is t/034's
@@ -566,14 +565,6 @@ lost 'the node that is to be downgraded is deleted a moment before' => sub {
 		is(nodes($lane), 0, 'no node was made in its place');
 		$result = $s->query($lane->{back});
 		is($result->{out} . @{ $result->{warnings} }, 'f1', 'zk_unlock_shared warns, and is false');
-
-		$s->value(q{SET zklock.release_timeout = '1s'; SET zklock.commit_guard = off; BEGIN; } . $lane->{take} =~ s/zk_/zk_xact_/r);
-		$other->delete($_) for nodes($lane);
-		$result = $s->query('COMMIT');
-		is($result->{state}, '', 'COMMIT');
-		in_time($result->{seconds}, 1, '- does not wait release_timeout');
-		zk_until(sub { zk_holds($s) eq 'shared session 1 lost' }, 'the shared hold to be lost');
-		$s->query($lane->{back});
 	}
 }, @styles;
 
@@ -634,23 +625,7 @@ sub waits_behind
 	return wait_for_blocker($lane->{path}, @before);
 }
 
-lost 'a lost event, the connection cut: the waiter is woken' => sub {
-	foreach my $lane (@_)
-	{
-		my $before = block($lane->{kind}, $lane->{path});
-		waits_behind($lane, $before);
-		$lane->{proxy}->hold_event;
-		$other->delete($before);
-		$lane->{proxy}->wait_held;
-		ok(!$lane->{s}->is_done, "$lane->{name}: it does not know");
-		$lane->{proxy}->cut_off;
-		$lane->{proxy}->release;
-		$lane->{proxy}->pass;
-		is($lane->{s}->wait->{out}, 't', '- it has the lock');
-		$lane->{s}->value($lane->{give});
-	}
-}, $exclusive, $single;
-
+# (Those that are lost with the connection: t/022)
 lost 'an event that comes too late for a canceled call' => sub {
 	my ($lane) = @_;
 	my $before = block('exclusive', $lane->{path});

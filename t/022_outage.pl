@@ -63,23 +63,7 @@ sub black_hole
 
 # --------------------------------------------------------- at the first call
 
-subtest 'down at the first call' => sub {
-	my $session = zk_session_with($node, connect_timeout => '500ms');
-	$proxy->cut_off;
-	my $result = $session->query("SELECT zk_lock('/a')");
-	is($result->{state}, '58000', 'is 58000');
-	is($result->{message}, 'could not connect to ZooKeeper', 'says so');
-	is($result->{detail}, 'The last attempt failed: Connection refused.', 'why');
-	like($result->{hint}, qr/zklock\.hosts/, 'and what to look at');
-	in_time($result->{seconds}, 0.5 + $SLACK, 'within connect_timeout');
-
-	$session->value("SET zklock.connect_timeout = '1min'");
-	$session->send("SELECT zk_lock('/a')");
-	zk_wait_waiting($admin, $session);
-	$proxy->pass;
-	is($session->wait->{out}, 't', 'a call that waits goes on when ZooKeeper is there');
-	is($session->value("SELECT zk_unlock('/a')"), 't', 'and all is well');
-};
+# (What such a call says, and its hints: t/024; one that waits: below)
 
 # Answers to a client that connects.  A good handshake: the session's timeout,
 # id and password, and not read-only.
@@ -89,58 +73,47 @@ sub handshake
 	return pack('N/a*', pack('N N q> N/a* C', 0, $timeout, $id, 'x' x 16, 0));
 }
 
-sub heard { return sysread $_[0], my $request, 4096; }
-
-# Send something at once, or after the client has; then stay, or close.
-sub says
-{
-	my (@what) = @_;
-	return sub { print { $_[0] } @what; return 1; };
-}
-
-sub answers
-{
-	my (@what) = @_;
-	return sub { heard($_[0]); print { $_[0] } @what; return 1; };
-}
-
-sub and_closes
-{
-	my ($code) = @_;
-	return sub { $code->($_[0]); return 0; };
-}
-
 my $nonsense = join '', map { chr rand 256 } 1 .. 5000;
 my $session = handshake(4000, 1);
 my $http = "HTTP/1.1 400 Bad Request\r\nContent-Length: 15\r\n\r\n400 Bad Request";
+my $CLOSES = 1;
 
+# What it says at once, what when it has heard something, and whether it closes then
 my %not_zookeeper = (
-	'speaks HTTP' => and_closes(answers($http)),
-	'speaks HTTP, and waits' => answers($http),
-	'greets like SSH' => says("SSH-2.0-OpenSSH_9.2p1 Debian-2\r\n"),
-	'greets like SMTP, and closes' => and_closes(says("220 localhost ESMTP\r\n")),
-	'says one byte' => says('x'),
-	'talks nonsense' => says($nonsense),
-	'talks zeros' => says("\0" x 5000),
-	'talks of a negative length' => answers("\xff" x 100),
-	'says nothing' => says(''),
-	'closes at once' => and_closes(says('')),
-	'closes when it has heard' => and_closes(answers('')),
-	'gives a session for days' => answers(handshake(540_291_120, 1)),
-	'gives a session for no time' => answers(handshake(0, 0)),
+	'speaks HTTP' => [ '', $http, $CLOSES ],
+	'speaks HTTP, and waits' => [ '', $http ],
+	'greets like SSH' => ["SSH-2.0-OpenSSH_9.2p1 Debian-2\r\n"],
+	'greets like SMTP, and closes' => [ "220 localhost ESMTP\r\n", undef, $CLOSES ],
+	'says one byte' => ['x'],
+	'talks nonsense' => [$nonsense],
+	'talks zeros' => [ "\0" x 5000 ],
+	'talks of a negative length' => [ '', "\xff" x 100 ],
+	'says nothing' => [''],
+	'closes at once' => [ '', undef, $CLOSES ],
+	'closes when it has heard' => [ '', '', $CLOSES ],
+	'gives a session for days' => [ '', handshake(540_291_120, 1) ],
+	'gives a session for no time' => [ '', handshake(0, 0) ],
 	# from here on it looks like ZooKeeper for a moment
-	'gives a session, and closes' => and_closes(answers($session)),
-	'gives a session, then nothing' => answers($session),
-	'gives a session, then nonsense' => answers($session, $nonsense),
-	'gives a session, then a negative length' => answers($session, "\xff" x 100),
-	'gives a session, then an answer to nothing' =>
-	  answers($session, pack('N/a*', pack('N q> N', 4711, 1, 0) . 'x' x 50)),
-	'gives a session, then an event' =>
-	  answers($session, pack('N/a*', pack('l> q> N N N N/a*', -1, -1, 0, 2, 3, '/x'))),
-	'gives a session, then an event that is too short' =>
-	  answers($session, pack('N/a*', pack('l> q> N', -1, -1, 0))),
-	'gives a session, then an answer to an auth' =>
-	  answers($session, pack('N/a*', pack('l> q> l>', -4, 1, -115))));
+	'gives a session, and closes' => [ '', $session, $CLOSES ],
+	'gives a session, then nothing' => [ '', $session ],
+	'gives a session, then nonsense' => [ '', $session . $nonsense ],
+	'gives a session, then a negative length' => [ '', $session . "\xff" x 100 ],
+	'gives a session, then an answer to nothing' => [ '', $session . pack('N/a*', pack('N q> N', 4711, 1, 0) . 'x' x 50) ],
+	'gives a session, then an event' => [ '', $session . pack('N/a*', pack('l> q> N N N N/a*', -1, -1, 0, 2, 3, '/x')) ],
+	'gives a session, then an event that is too short' => [ '', $session . pack('N/a*', pack('l> q> N', -1, -1, 0)) ],
+	'gives a session, then an answer to an auth' => [ '', $session . pack('N/a*', pack('l> q> l>', -4, 1, -115)) ]);
+
+sub stranger
+{
+	my ($greeting, $answer, $closes) = @_;
+	return sub {
+		my ($sock) = @_;
+		print $sock $greeting;
+		sysread $sock, my $request, 4096 if defined $answer;
+		print $sock $answer // '';
+		return !$closes;
+	};
+}
 
 # All of them at the same time, which is faster.
 subtest 'a server that is not ZooKeeper' => sub {
@@ -150,7 +123,7 @@ subtest 'a server that is not ZooKeeper' => sub {
 	my %address = ('refuses' => closed_port(), 'is a black hole' => black_hole(), 'cannot even be tried' => '255.255.255.255:2181');
 	foreach my $what (sort keys %address, keys %not_zookeeper)
 	{
-		my $hosts = $address{$what} // (Child::serve($not_zookeeper{$what}))[0];
+		my $hosts = $address{$what} // (Child::serve(stranger(@{ $not_zookeeper{$what} })))[0];
 		$session{$what} = zk_session_with(
 			$node,
 			hosts => $hosts,
@@ -238,17 +211,21 @@ subtest 'down while a lock is waited for' => sub {
 	my $impatient = zk_session_with($node, session_timeout => '60s', operation_timeout => '2s');
 	$_->send("SELECT zk_lock('/w')") for $patient, $impatient;
 	zk_wait_queued($zk, $patient, $impatient);
+	my $single = zk_session_with($node, session_timeout => '60s', operation_timeout => '60s', node_style => 'single');
+	my $one = $other->create('/zklock/single', mode => 'ephemeral');
+	$single->send("SELECT zk_lock('/single')");
+	zk_until(sub { $zk->four_letter('wchp') =~ m{^$one$}m }, 'it to watch');
 	$proxy->cut_off;
 	my $result = $impatient->wait;
 	is($result->{state}, '58030', 'is 58030 after operation_timeout');
 	in_time($result->{seconds}, 10, 'in time');
 	ok(!$patient->is_done, 'who has more time goes on waiting');
-	$other->delete($before);
+	$other->delete($_) for $before, $one;
 	sleep 0.1;
-	ok(!$patient->is_done, 'and does not have it before it knows');
+	ok(!$_->is_done, 'and does not have it before it knows') for $patient, $single;
 	$proxy->pass;
-	is($patient->wait->{out}, 't', 'and has it when ZooKeeper is back');
-	$patient->value("SELECT zk_unlock('/w')");
+	is($_->wait->{out}, 't', 'and has it when ZooKeeper is back') for $patient, $single;
+	$_->value('SELECT zk_unlock_all()') for $patient, $single;
 	zk_until(sub { own_nodes('/w') == 0 }, 'no node is left');
 	zk_locks_again($impatient, 'the other one goes on, too');
 };
@@ -300,64 +277,29 @@ subtest 'an outage costs nothing' => sub {
 		refused => sub { $_[0]->cut_off },
 		'closed at once' => sub { $_[0]->refuse(at_accept => 1); $_[0]->drop; },
 		silent => sub { $_[0]->blackhole });
-	my (%proxy, %holder, %waiter);
-	my @before;
+	my %proxy = map { $_ => ZkProxy->new($zk) } keys %outage;
+	my $before = other_locks('/r');
+	my %s;
 	foreach my $name (sort keys %outage)
 	{
-		$proxy{$name} = ZkProxy->new($zk);
-		($holder{$name}, $waiter{$name}) = map { zk_session_with($node, hosts => $proxy{$name}->hosts, session_timeout => '60s') } 1, 2;
-		$holder{$name}->value("SELECT zk_lock('/r')") unless @before;
-		push @before, other_locks('/r');
-		$waiter{$name}->send("SELECT zk_lock('/r')");
-		zk_wait_queued($zk, $waiter{$name});
+		my ($holder, $waiter) = map { $s{"$name: $_"} = zk_session_with($node, hosts => $proxy{$name}, session_timeout => '60s') } qw(idle waiting);
+		$holder->value(q{SELECT zk_lock('/r/' || pg_backend_pid())});
+		$waiter->send("SELECT zk_lock('/r')");
+		zk_wait_queued($zk, $waiter);
 	}
 	$outage{$_}->($proxy{$_}) for keys %outage;
 	my $log_before = -s $node->logfile;
-	my %pid = map { ("$_: idle" => $holder{$_}->pid, "$_: waiting" => $waiter{$_}->pid) } keys %outage;
-	my %cpu = map { $_ => zk_cpu_seconds($pid{$_}) } keys %pid;
+	my %cpu = map { $_ => zk_cpu_seconds($s{$_}->pid) } keys %s;
 	sleep 2;    # the interval that is measured
-	foreach my $name (sort keys %pid)
-	{
-		my $used = zk_cpu_seconds($pid{$name}) - $cpu{$name};
-		cmp_ok($used, '<', 0.2, "$name: does not spin");
-	}
+	cmp_ok(zk_cpu_seconds($s{$_}->pid) - $cpu{$_}, '<', 0.2, "$_: does not spin") for sort keys %s;
 	is(-s $node->logfile, $log_before, 'nothing in the log');
-	$_->cancel($admin) for values %waiter;
+	$_->cancel($admin) for grep { $_->{mark} } values %s;
 	$_->pass for values %proxy;
-	$other->delete($_) for @before;
-	$_->quit for values %holder, values %waiter;
+	$other->delete($before);
+	$_->quit for values %s;
 };
 
-subtest 'no descriptor and no thread is left over' => sub {
-	my $session = zk_session_with($node, operation_timeout => '5s');
-	my $pid = $session->pid;
-	is(zk_threads($pid), 1, 'a backend that uses no lock has one thread');
-	my $descriptors = zk_descriptors($pid);
-	zk_locks_again($session, 'one that does');
-	is(zk_threads($pid), 2, 'has two');
-	is(zk_descriptors($pid), $descriptors + 4, 'and four descriptors more');
-
-	my $cycle = sub {
-		my ($n) = @_;
-		# a new session, since its settings differ
-		$session->value('SET zklock.session_timeout = ' . (5000 + $n));
-		$session->value("SELECT zk_lock('/r'), zk_unlock('/r')");
-		# a session that cannot be established
-		$session->value("SET zklock.hosts = '" . closed_port() . "'; SET zklock.connect_timeout = '100ms'");
-		$session->query("SELECT zk_lock('/r')")->{state} eq '58000' or die 'not refused';
-		$session->value('RESET zklock.hosts; RESET zklock.connect_timeout');
-		# a connection that is cut
-		$session->value("SELECT zk_lock('/r')");
-		$proxy->drop;
-		$session->value("SELECT zk_unlock('/r')");
-		return;
-	};
-	$cycle->($_) for 1 .. 10;
-	ok(zk_until(sub { zk_threads($pid) == 2 }, 'two threads'), 'nor do ten sessions, failures and cuts leave threads');
-	ok(zk_until(sub { zk_descriptors($pid) == $descriptors + 4 }, 'four descriptors more'), 'or descriptors');
-	zk_until(sub { $proxy->connections <= 1 }, 'one connection');
-	is($proxy->connections, 1, 'or connections');
-};
+# (Threads and descriptors: t/076, t/040; and of many backends: t/012)
 
 # A server that is slow at first, and then silent: what a quorum has confirmed
 # is then too old, and asking again is part of the same try.
@@ -390,15 +332,6 @@ $other->close;
 undef $admin;
 zk_nothing_left($zk, 'nothing is left so far', sessions => 0);
 
-# Accepts connections, but never sends anything
-my @silent;
-
-sub silent
-{
-	push @silent, IO::Socket::INET->new(LocalAddr => '127.0.0.1', Listen => 100) // die "could not listen: $@";
-	return '127.0.0.1:' . $silent[-1]->sockport;
-}
-
 # When these were tried since their logs were cleared
 sub tries
 {
@@ -427,7 +360,7 @@ subtest 'the living one of several' => sub {
 		[ 'that cannot even be tried' => 0, '255.255.255.255:2181', closed_port() ],
 		[ 'whose name does not resolve' => 3, 'no-such-host.invalid:2181', closed_port() ],
 		[ 'that do not answer to a SYN' => 3, black_hole(), black_hole() ],
-		[ 'that say nothing' => 3, silent(), silent() ])
+		[ 'that say nothing' => 3, map { (Child::serve(sub { 1 }))[0] } 1, 2 ])
 	{
 		my ($what, $seconds, @dead) = @$_;
 		my $hosts = join ',', @dead, $zk->hosts;
@@ -445,24 +378,16 @@ subtest 'the living one of several' => sub {
 # elected another.  Whoever tries the silent one last, does so while they still do; it is
 # the last for a part of the sessions.
 subtest 'one is silent, and the others hold an election' => sub {
-	my @proxies = map { ZkProxy->new($zk) } 1 .. 2;
-	my $hosts = join ',', silent(), map { $_->hosts } @proxies;
+	my ($silent, @proxies) = map { ZkProxy->new($zk) } 1 .. 3;
+	$silent->blackhole;
+	my $hosts = join ',', map { $_->hosts } $silent, @proxies;
 	my @s = map { zk_session_with($node, hosts => $hosts, session_timeout => '60s') } 1 .. 12;
 	$_->send(q{SELECT zk_lock('/election/' || pg_backend_pid())}) for @s;
 	$_->wait for @s;
-	my @tries;    # of the silent one
-	my $new = sub {
-		$silent[-1]->blocking(0);
-		my $n = 0;
-		while (my $try = $silent[-1]->accept) { push @tries, $try; $n++; }
-		return $n;
-	};
-	$new->();
+	$silent->clear_log;
 	turn_away(@proxies);
-	my $n = 0;
-	zk_until(sub { ($n += $new->()) >= @s }, 'each to try the silent one');
+	zk_until(sub { tries($silent) >= @s }, 'each to try the silent one');
 	$_->pass for @proxies;
-	my $began = time;
 	zk_until(sub { !grep { $_->value('SELECT state FROM zk_locks') ne 'held' } @s }, 'all to be with the others', 2 * $MOMENT);
 	is($_->value('SELECT losses FROM zk_session'), 0, 'is back long before the library gives up the silent one') for @s;
 	$_->value('SELECT zk_unlock_all()'), $_->quit for @s;
@@ -483,48 +408,37 @@ subtest 'a server that grants less than was asked for' => sub {
 	$strict->stop;
 };
 
-# It creates a session for each attempt, whose answer is never read.
-subtest 'a single server that is slow' => sub {
-	my $proxy = ZkProxy->new($zk);
-	my $before = () = $zk->sessions;
-	my $s = zk_session_with($node, hosts => $proxy->hosts, session_timeout => '10s', connect_timeout => '1min');
-	foreach my $time ('the first time', 'to take the session up again')
-	{
-		my $sessions = () = $zk->sessions;
-		$proxy->clear_log;
-		$proxy->hold('connect', 20);
-		if ($sessions == $before) { $s->send(q{SELECT zk_lock('/slow')}); }
-		else { $proxy->drop; }
-		$proxy->wait_held;
-		sleep 3.7;    # longer than a third of the session timeout
-		is(scalar(() = tries($proxy)), 1, "$time: one attempt in more than a third of the session timeout");
-		is(scalar(() = $zk->sessions), $before + 1, '- and one session at the server');
-		$proxy->release;
-		is($s->wait->{out}, 't', 'it is waited for') if $s->{mark};
-		zk_until(sub { $s->value('SELECT state FROM zk_locks') ne 'suspect' }, 'it is back');
-		is($s->value('SELECT zk_locks.state, losses FROM zk_locks, zk_session'), 'held|0', '- which comes in time');
-	}
-	$s->value(q{SELECT zk_unlock('/slow')});
-};
-
-subtest 'three servers that are slow' => sub {
-	my @proxies = map { ZkProxy->new($zk) } 1 .. 3;
-	my $s = zk_session_with($node, hosts => (join ',', map { $_->hosts } @proxies), session_timeout => '18s');
-	is($s->value(q{SELECT zk_lock('/three')}), 't', 'a lock');
-	$_->clear_log, $_->hold('connect', 20) for @proxies;
-	$_->drop for grep { $_->connections } @proxies;    # no try: to end at once is not to be slow
-	zk_until(sub { tries(@proxies) == 3 }, 'all of them are tried');
-	sleep 1.5;
-	my @tries = tries(@proxies);
-	$_->release for @proxies;
-	is(scalar @tries, 3, 'each once');
-	is(scalar(grep { tries($_) == 1 } @proxies), 3, '- and none twice');
-	in_time($_, 1 + $SLACK, 'no longer than a second') for pauses(@tries);
-	zk_until(sub { $s->value('SELECT state FROM zk_locks') ne 'suspect' }, 'the last one answers');
-	is($s->value('SELECT state FROM zk_locks'), 'held', 'and the last one has the time that is left');
-	$s->value(q{SELECT zk_unlock('/three')});
-	$s->quit;
-};
+# Each attempt creates a session, whose answer is never read.  One server is waited for; of
+# three, each for a second, and the last one has the time that is left.
+foreach (
+	[ 1, '10s', 3.7 ],    # longer than a third of the session timeout
+	[ 3, '18s', 1.5 ])
+{
+	my ($n, $timeout, $pause) = @$_;
+	subtest "servers that are slow: $n" => sub {
+		my @proxies = map { ZkProxy->new($zk) } 1 .. $n;
+		my $before = () = $zk->sessions;
+		my $s = zk_session_with($node, hosts => join(',', map { $_->hosts } @proxies), session_timeout => $timeout, connect_timeout => '1min');
+		foreach my $time ('the first time', 'to take the session up again')
+		{
+			$_->clear_log, $_->hold('connect', 20) for @proxies;
+			if ($time =~ /^the/) { $s->send(q{SELECT zk_lock('/slow')}); }
+			else { $_->drop for grep { $_->connections } @proxies; }    # no try: to end at once is not to be slow
+			zk_until(sub { tries(@proxies) == $n }, 'all of them are tried');
+			sleep $pause;
+			my @tries = tries(@proxies);
+			is(scalar @tries, $n, "$time: one attempt at each");
+			is(scalar(grep { tries($_) == 1 } @proxies), $n, '- and none twice');
+			is(scalar(() = $zk->sessions), $before + 1, '- and one session at the server') if $n == 1;
+			in_time($_, 1 + $SLACK, '- no longer than a second') for pauses(@tries);
+			$_->release for @proxies;
+			is($s->wait->{out}, 't', 'it is waited for') if $s->{mark};
+			zk_until(sub { $s->value('SELECT state FROM zk_locks') ne 'suspect' }, 'it is back');
+			is($s->value('SELECT zk_locks.state, losses FROM zk_locks, zk_session'), 'held|0', '- which comes in time');
+		}
+		$s->value(q{SELECT zk_unlock('/slow')});
+	};
+}
 
 # ------------------------------------------------------------- and how soon again
 

@@ -222,8 +222,7 @@ subtest 'a server that throttles' => sub {
 		},
 		'it to be throttled');
 	ok(!@bad, 'each lock is taken and given back, however often that is refused') or diag @bad;
-	kill 'KILL', $pid;
-	waitpid $pid, 0;
+	Child::kill9($pid);
 	$s->quit;
 	zk_until(sub { !$busy->ephemerals }, 'nothing to be left there');
 	$busy->stop;
@@ -470,7 +469,7 @@ subtest 'why there is no connection' => sub {
 	foreach my $n (0 .. $#case)
 	{
 		$result = $s[$n]->wait;
-		is($result->{state}, '58000', "$case[$n][0]: 58000");
+		is("$result->{state} $result->{message}", '58000 could not connect to ZooKeeper', "$case[$n][0]: 58000");
 		like($result->{hint}, $case[$n][2], '- with the hint');
 	}
 	like($result->{detail}, qr/^The last attempts failed: (?:127\.0\.0\.\d+:1: Connection refused; ){3}/, 'forty: each');

@@ -25,8 +25,6 @@ use Cwd qw(abs_path);
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 use File::Temp qw(tempdir);
-use IO::Handle;
-use IO::Select;
 use IPC::Run qw(start);
 use List::Util qw(shuffle sum0);
 use POSIX ();
@@ -145,13 +143,8 @@ sub hurt_until
 		sub { $zk->kill9; sleep 0.3; $zk->start },
 		sub { $zk->suspend; sleep 1.5; $zk->resume },
 		sub { $proxy->drop },
-		sub { $proxy->swallow('create2') },
-		sub { $proxy->swallow('delete') },
-		sub { $proxy->swallow_and_drop('create2') },
-		sub { $proxy->swallow('multi', 2) },
-		sub { $proxy->swallow_and_drop('multi') },
-		sub { $proxy->swallow_and_drop([qw(setData delete)]) },
-		sub { $proxy->swallow('getChildren') },
+		(map { my $op = $_; sub { $proxy->swallow($op) } } qw(create2 delete multi getChildren)),
+		(map { my $op = $_; sub { $proxy->swallow_and_drop($op) } } 'create2', 'multi', [qw(setData delete)]),
 		sub { $proxy->blackhole; sleep 1; $proxy->pass; $proxy->drop },
 		sub { $proxy->hold('*'); sleep 0.3; $proxy->release },);
 	my ($n, @order) = (0);
@@ -224,7 +217,7 @@ sub hurt
 	like($ahead{'no thread'}, qr/^0 opened, [01] greeted$/, '- at most once where there can be no thread');
 	like($ahead{'threads again'}, qr/^20 opened, [1-9]/, '- until there can be one');
 
-	$zk->wait_until(sub { !$zk->ephemerals_count && !$zk->watch_count && !$zk->sessions }, 'nothing left at the server');
+	until_true(sub { !$zk->ephemerals_count && !$zk->watch_count && !$zk->sessions }, 'nothing left at the server');
 	pass('no node, watch or session is left at the server');
 	return;
 }
@@ -233,8 +226,7 @@ sub hurt
 
 my @reply_faults = qw(swallow unheard drop abort cut stall hold twice late expire outage);
 my @damages = qw(xid length negative huge tiny zero text moved);
-# of an answer that holds several results (frame_test has all that such an answer can be)
-my @multi_faults = qw(short vague);
+# (all that an answer can be that holds several results, frame_test has)
 my @request_faults = qw(swallow drop abort cut stall hold);
 my @calls = qw(memory library send);    # see t/c/faults.h
 
@@ -303,7 +295,6 @@ sub jobs
 		add_job($program, 'none', '', places => [0], manners => [ [ 3000, 'held', 3000 ] ]);
 		# (with the address sanitizer that is what the meagre one does)
 		add_job($program, 'reply', 'dribble', places => [0], crowd => 2) if $full || $program eq 'thread';
-		add_job($program, 'reply', $_, places => some($full ? 40 : 1, 220)) for @multi_faults;
 		add_job($program, 'reply', 'unheard', places => some($full ? 40 : 4, 320), crowd => 1);
 
 		# Where not all is tried, the crowd is there in one of the two manners, and in the other
@@ -331,8 +322,7 @@ sub title { my ($job) = @_; return join ' ', grep { $_ ne '' } @{$job}{qw(progra
 # walk in turn.
 package Walker;
 
-use Time::HiRes qw(sleep time);
-use POSIX ();
+use Time::HiRes qw(time);
 
 my $count = 0;
 
@@ -348,13 +338,12 @@ sub _start
 	my $p = $program{ $self->{name} };
 	$self->{err} = "$dir/stderr." . ++$count . ".$$";
 
-	my ($pid, $to, $from) = Child::spawn(
+	$self->{child} = Child->talks(
 		[
 			@{ $p->{run} // [] }, "$dir/memory_test." . ($p->{binary} // $self->{name}),
 			$self->{proxy}->hosts, $self->{timeout} // $p->{timeout}, @{ $p->{more} // [] }
 		],
 		err => $self->{err}, env => $p->{env}, bare => 1);    # so that the walk's descriptors are its own
-	@{$self}{qw(pid to from buffer)} = ($pid, $to, $from, '');
 	return;
 }
 
@@ -362,18 +351,11 @@ sub _start
 sub stop
 {
 	my ($self, $signal) = @_;
-	return unless $self->{pid};
-	kill $signal, $self->{pid} if $signal;
-	close $self->{to};
-	my $deadline = time + 60;
-	until (waitpid($self->{pid}, POSIX::WNOHANG()))
-	{
-		kill 'KILL', $self->{pid} if time > $deadline;
-		sleep 0.01;
-	}
+	my $child = delete $self->{child} or return;
+	kill $signal, $child->{pid} if $signal;
+	close $child->{to};
+	Child::ended($child->{pid}, 60) or Child::kill9($child->{pid});
 	my $status = $?;
-	close $self->{from};
-	Child::forget(delete $self->{pid});
 	my $said = do { local (@ARGV, $/) = $self->{err}; <> } // '';
 	my @bad;
 	push @bad, sprintf 'ended with status 0x%x', $status if $status && !$signal;
@@ -388,20 +370,6 @@ sub end
 	my @bad = $self->stop;
 	$self->{client}->close if $self->{client};
 	return @bad;
-}
-
-# Returns a line, or undef at end of file or after the deadline
-sub _line
-{
-	my ($self, $deadline) = @_;
-	while (1)
-	{
-		return $1 if $self->{buffer} =~ s/^(.*)\n//;
-		my $left = $deadline - time;
-		return if $left <= 0;
-		next unless IO::Select->new($self->{from})->can_read($left);    # interrupted by a signal
-		sysread $self->{from}, $self->{buffer}, 65536, length $self->{buffer} or return;
-	}
 }
 
 # What another client does.  It may be too late for that.
@@ -437,7 +405,7 @@ sub walk
 	my @bad;
 	my $lines = '';
 
-	$self->_start unless $self->{pid};
+	$self->_start unless $self->{child};
 	$proxy->reset;
 	$proxy->clear_log;
 	$proxy->count_frames;
@@ -447,14 +415,14 @@ sub walk
 	my $crowd = $opt{crowd} // 0;
 
 	my $path = "/memory-$$-" . ++$count;
-	local $SIG{PIPE} = 'IGNORE';
-	print { $self->{to} } "run $path /big $patience $ending $bound @call $crowd\n";
+	my $child = $self->{child};
+	$child->say("run $path /big $patience $ending $bound @call $crowd");
 	$self->{dirs}{$path} = "$way $fault $k, @{ $opt{manners} }";
 	my $deadline = time + 240;    # each of its waits lasts three seconds where the session is over
 	my %walk = (steps => 0, calls => 0);
 	while (1)
 	{
-		my $line = $self->_line($deadline);
+		my $line = eval { $child->line($deadline) };
 		if (!defined $line)
 		{
 			push @bad, time > $deadline ? 'does not end' : 'has ended';
@@ -483,10 +451,10 @@ sub walk
 			last;
 		}
 		else { push @bad, $line; next; }
-		print { $self->{to} } "ok\n";
+		$child->say('ok');
 	}
 	$walk{frames} = [ $proxy->frames ];
-	if ($self->{pid} && (-s $self->{err} || grep { /^bad leak/ } @bad))
+	if ($self->{child} && (-s $self->{err} || grep { /^bad leak/ } @bad))
 	{
 		push @bad, $self->stop('KILL');
 	}
@@ -542,14 +510,13 @@ sub big
 	return;
 }
 
-# Take jobs from the pipe until there are none.  The results, lines of a kind, a name and a
-# text, go to a file.
+# Take jobs from the pipe until there are none.  The results are lines of a kind, a name and
+# a text.
 sub work
 {
-	my ($number, $queue, $zk) = @_;
+	my ($queue, $out) = @_;
 	my %walker;
 	my $proxy = ZkProxy->new($zk);
-	open my $out, '>', "$dir/result.$number" or die "result: $!";
 	my $tell = sub { my ($kind, $name, @text) = @_; print $out map { "$kind\t$name\t$_\n" } @text; };
 
 	while (sysread $queue, my $next, 4)
@@ -567,8 +534,7 @@ sub work
 		$tell->(bad => "$name at its end", $walker->end);
 		foreach my $kind (qw(dirs sessions)) { $tell->($kind => $_, $walker->{$kind}{$_}) for sort keys %{ $walker->{$kind} }; }
 	}
-	$tell->(finished => $number, 1);
-	close $out;
+	$tell->(finished => $$, 1);
 	return;
 }
 
@@ -599,24 +565,26 @@ big($zk);
 pipe(my $queue, my $fill) or die "pipe: $!";
 syswrite $fill, pack 'N*', 0 .. $#jobs;
 close $fill;
-my @workers;
-foreach my $number (1 .. $nworkers)
+my @results;
+foreach (1 .. $nworkers)
 {
+	open my $result, '+>', undef or die "no file: $!";
 	my $pid = fork // die "could not fork: $!";
 	if ($pid == 0)
 	{
-		eval { work($number, $queue, $zk); 1 } or warn $@;
+		eval { work($queue, $result); close $result; 1 } or warn $@;
 		POSIX::_exit(0);    # the END blocks belong to the test
 	}
-	push @workers, $pid;
+	push @results, [ $pid, $result ];
 }
-waitpid $_, 0 for @workers;
 
 my %told;    # kind => { name => [text...] }
-foreach my $number (1 .. $nworkers)
+foreach (@results)
 {
-	open my $in, '<', "$dir/result.$number" or next;
-	while (<$in>) { push @{ $told{$1}{$2} }, $3 if /^(.*?)\t(.*?)\t(.*)/; }
+	my ($pid, $result) = @$_;
+	waitpid $pid, 0;
+	seek $result, 0, 0;
+	while (<$result>) { push @{ $told{$1}{$2} }, $3 if /^(.*?)\t(.*?)\t(.*)/; }
 }
 is(keys %{ $told{finished} }, $nworkers, 'all workers came to their end');
 foreach my $key (sort keys %{ { %{ $told{walks} }, %{ $told{bad} // {} } } })
@@ -629,7 +597,7 @@ my %dirs = map { $_ => $told{dirs}{$_}[0] } keys %{ $told{dirs} };
 $dirs{$_} = 'at random' for qw(/random /random_single);
 diag sprintf 'walked after %.1f s', time - $started;
 
-my $gone = eval { $zk->wait_until(sub { !grep { $sessions{$_} } $zk->sessions }, 'no session', $MOMENT) };
+my $gone = eval { until_true(sub { !grep { $sessions{$_} } $zk->sessions }, 'no session', $MOMENT) };
 ok($gone, 'all ' . keys(%sessions) . ' sessions are gone')
   or diag map { "$_: $sessions{$_}\n" } grep { $sessions{$_} } $zk->sessions;
 is($zk->watch_count, 0, 'no watch is left');
@@ -640,7 +608,7 @@ is($zk->ephemerals_count, 0, 'no ephemeral node is left');
 # in haste or has expired, an unused container stays, and nothing else.
 my (@left, @wrong);
 eval {
-	$zk->wait_until(
+	until_true(
 		sub {
 			@left = grep { !m{^/(?:big|many)} } $zk->tree('/');
 			@wrong = grep { ($dirs{ s{^(/[^/]+).*}{$1}r } // 'tidy') =~ /^tidy/ || ($zk->get($_) // 'zklock') ne 'zklock' } @left;

@@ -469,7 +469,7 @@ fault 'the right nodes are watched, whatever their names sort like' => sub {
 	leave($queue[0]);
 };
 
-# In each naming style.  (A downgrade, with writers and readers in the queue: t/054; what is
+# In each naming style.  (a downgrade, with writers and readers in the queue: t/053; what is
 # told to whom by a release: t/011.)
 fault 'a reader does not wait for a later writer (kazoo#649)' => sub {
 	my $path = new_path();

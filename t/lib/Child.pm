@@ -14,6 +14,12 @@ Child - processes that end with the one that started them
   Child::forget($pid);        # it has exited
   Child::is_ours($pid);       # started by this process, not by the one that forked it
 
+  Child::ended($pid, 10) or Child::kill9($pid);    # and forgotten
+
+  my $child = Child->talks([ $program ]);          # line by line; it ends with the object
+  $child->say('hello');                            # false: it is gone
+  $child->line(time + 10);                         # undef: not in time
+
   my ($address, $pid) = Child::serve(sub { ... });    # a server that ends with us
 
   Child::suspend(@pids);      # any processes, also of others: returns when all their threads are stopped
@@ -25,9 +31,12 @@ package Child;
 
 use strict;
 use warnings;
+use Carp;
 use IO::Handle;
+use IO::Select;
 use IO::Socket::INET;
 use POSIX ();
+use Time::HiRes qw(sleep time);
 
 use Deadline;
 
@@ -36,6 +45,29 @@ my %started;    # pid => pid of the process that started it
 sub remember { $started{ $_[0] } = $$; return; }
 sub forget { delete $started{ $_[0] }; return; }
 sub is_ours { my ($pid) = @_; return ($started{ $pid // 0 } // 0) == $$; }
+
+# Whether it has ended within that time
+sub ended
+{
+	my ($pid, $timeout) = @_;
+	my $deadline = time + ($timeout // $TIMEOUT);
+	while (waitpid($pid, POSIX::WNOHANG()) == 0)
+	{
+		return 0 if time > $deadline;
+		sleep 0.002;
+	}
+	forget($pid);
+	return 1;
+}
+
+sub kill9
+{
+	my ($pid) = @_;
+	kill 'KILL', $pid;
+	waitpid $pid, 0;
+	forget($pid);
+	return;
+}
 
 # A busy machine takes its time: a thread that sleeps goes on until another one of its
 # process has run.
@@ -97,6 +129,44 @@ sub spawn
 	return ($pid, $to, $from);
 }
 
+sub talks
+{
+	my ($class, $command, %opt) = @_;
+	my $self = bless { text => '' }, $class;
+	@$self{qw(pid to from)} = spawn($command, %opt);
+	return $self;
+}
+
+sub say { my ($self, $line) = @_; local $SIG{PIPE} = 'IGNORE'; return syswrite $self->{to}, "$line\n"; }
+
+# The next line that it says, or undef if that is not there by then
+sub line
+{
+	my ($self, $deadline) = @_;
+	my ($end, $seen) = (-1, 0);
+	while (($end = index $self->{text}, "\n", $seen) < 0)
+	{
+		$seen = length $self->{text};
+		my $left = $deadline - time;
+		if (IO::Select->new($self->{from})->can_read($left > 0 ? $left : 0))
+		{
+			sysread $self->{from}, $self->{text}, 1 << 20, $seen or croak 'the process has ended';
+		}
+		elsif ($left <= 0) { return undef; }    # not interrupted by SIGCHLD
+	}
+	my $line = substr $self->{text}, 0, $end + 1, '';
+	chomp $line;
+	return $line;
+}
+
+sub DESTROY
+{
+	my ($self) = @_;
+	local ($?, $!, $@);
+	kill9($self->{pid}) if is_ours($self->{pid});
+	return;
+}
+
 # A server that is not ZooKeeper: a process that passes each connection to $code, and keeps
 # it open if that returns true
 sub serve
@@ -126,11 +196,7 @@ END
 {
 	# do not change the exit status of the test
 	local ($?, $!, $@);
-	foreach my $pid (grep { is_ours($_) } keys %started)
-	{
-		kill 'KILL', $pid;
-		waitpid $pid, 0;
-	}
+	kill9($_) for grep { is_ours($_) } keys %started;
 }
 
 1;

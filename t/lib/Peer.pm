@@ -36,13 +36,10 @@ use warnings;
 use Carp;
 use Cwd qw(abs_path);
 use File::Basename qw(dirname);
-use IO::Select;
-use POSIX qw(:sys_wait_h);
-use Time::HiRes qw(sleep time);
+use Time::HiRes qw(time);
 
-use Child;
+use parent 'Child';
 use Deadline;
-
 
 my $locker = abs_path(dirname(__FILE__) . '/../peers') . '/locker';
 
@@ -66,8 +63,8 @@ sub new
 sub program
 {
 	my ($class, $kind, $command, %opt) = @_;
-	my ($pid, $to, $from) = Child::spawn($command, err => $opt{log}, env => $opt{env});
-	my $self = bless { kind => $kind, pid => $pid, to => $to, from => $from, text => '', asked => 'to start' }, $class;
+	my $self = $class->talks($command, err => $opt{log}, env => $opt{env});
+	@$self{qw(kind asked)} = ($kind, 'to start');
 	return $self if $opt{no_wait};
 	my $answer = $self->wait($TIMEOUT);
 	croak "$kind: $answer" if $answer ne 'ready';
@@ -91,17 +88,20 @@ sub send
 	my ($self, $line) = @_;
 	croak "it has not answered yet: $self->{asked}" if defined $self->{asked};
 	$self->{asked} = $line;
-	local $SIG{PIPE} = 'IGNORE';
-	syswrite $self->{to}, "$line\n";    # if it is gone, wait will notice
+	$self->say($line);    # if it is gone, wait will notice
 	return $self;
 }
 
 # Whether it has answered
-sub is_done
+sub is_done { my ($self) = @_; return !defined $self->{asked} || defined $self->_answer(0); }
+
+sub _answer
 {
-	my ($self) = @_;
-	return 1 unless defined $self->{asked};
-	return $self->_read(0);
+	my ($self, $deadline) = @_;
+	return $self->{answer} if defined $self->{answer};
+	$self->{answer} = eval { $self->line($deadline) };
+	croak "$self->{kind} has ended; asked: $self->{asked}" if $@;
+	return $self->{answer};
 }
 
 sub wait
@@ -109,14 +109,9 @@ sub wait
 	my ($self, $timeout) = @_;
 	$timeout //= $TIMEOUT;
 	croak 'nothing was asked' unless defined $self->{asked};
-	my $deadline = time + $timeout;
-	until ($self->_read($deadline - time))
-	{
-		croak "$self->{kind}: no answer within $timeout s: $self->{asked}" if time > $deadline;
-	}
+	$self->_answer(time + $timeout) // croak "$self->{kind}: no answer within $timeout s: $self->{asked}";
 	delete $self->{asked};
-	$self->{text} =~ s/\A(.*)\n//;
-	return $1;
+	return delete $self->{answer};
 }
 
 sub ask
@@ -140,51 +135,17 @@ sub acquired
 	return ($answer =~ /^ok (\d+)$/)[0] // croak "$self->{kind} did not get the lock: $answer";
 }
 
-# Read what there is; whether that is a whole line.
-sub _read
-{
-	my ($self, $timeout) = @_;
-	return 1 if $self->{text} =~ /\n/;
-	return 0 unless IO::Select->new($self->{from})->can_read($timeout > 0 ? $timeout : 0);
-	sysread $self->{from}, $self->{text}, 65536, length $self->{text}
-	  or croak "$self->{kind} has ended; asked: $self->{asked}";
-	return $self->{text} =~ /\n/;
-}
-
 # A crash: its ZooKeeper session stays until it expires.
-sub kill9
-{
-	my ($self) = @_;
-	my $pid = delete $self->{pid} or return;
-	kill 'KILL', $pid;
-	waitpid $pid, 0;
-	Child::forget($pid);
-	return;
-}
+sub kill9 { my ($self) = @_; Child::kill9(delete $self->{pid}) if $self->{pid}; return; }
 
 # Exit cleanly: its session is closed when this returns.
 sub quit
 {
 	my ($self, $timeout) = @_;
-	$timeout //= $TIMEOUT;
 	return unless $self->{pid};
-	local $SIG{PIPE} = 'IGNORE';
-	syswrite $self->{to}, "quit\n";
-	my $deadline = time + $timeout;
-	until (waitpid($self->{pid}, WNOHANG) != 0)
-	{
-		croak "$self->{kind} does not end" if time > $deadline;
-		sleep 0.005;
-	}
-	Child::forget(delete $self->{pid});
-	return;
-}
-
-sub DESTROY
-{
-	my ($self) = @_;
-	local ($?, $!, $@);
-	$self->kill9 if Child::is_ours($self->{pid});
+	$self->say('quit');
+	Child::ended($self->{pid}, $timeout) or croak "$self->{kind} does not end";
+	delete $self->{pid};
 	return;
 }
 

@@ -55,13 +55,12 @@ use warnings;
 use Carp;
 use Cwd qw(abs_path);
 use File::Basename qw(dirname);
-use IO::Select;
 use IO::Socket::INET;
 use POSIX ();
 use Socket;
-use Time::HiRes qw(sleep time);
+use Time::HiRes qw(time);
 
-use Child;
+use parent 'Child';
 use Deadline;
 use ZkClient;
 use ZooKeeper;
@@ -80,45 +79,25 @@ sub new
 
 	# A fresh interpreter has neither the test's END blocks and open files
 	# nor the handles that a test framework has tied.
-	my ($pid, $to, $from) = Child::spawn(
+	my $self = $class->talks(
 		[ $^X, '-I', $lib, '-e', 'BEGIN { $ZkProxy::is_one = 1; } use ZkProxy; ZkProxy::Server::main(@ARGV)', $target, $opt{link} // 0 ],
 		err => '-');
-	my $self = bless { pid => $pid, to => $to, from => $from, buffer => '' }, $class;
-	$self->{port} = $self->_answer('start');
+	$self->{port} = $self->_do('port');
 	$self->delay_ms($opt{delay_ms}) if $opt{delay_ms};
 	return $self;
 }
 
-# Send a command and return its answer: a line with the length, then that many
-# bytes.
+# Send a command and return its answer, which is one line, with $SEPARATOR for ends of lines
+my $SEPARATOR = "\x1e";
+
 sub _do
 {
 	my ($self, $command) = @_;
-	local $SIG{PIPE} = 'IGNORE';
-	return $self->_answer($command) if syswrite $self->{to}, "$command\n";
-	croak "ZkProxy: $command: the process is gone";
-}
-
-sub _answer
-{
-	my ($self, $command) = @_;
-	my $deadline = time + $TIMEOUT;
-	my $select = IO::Select->new($self->{from});
-	while (1)
-	{
-		if ($self->{buffer} =~ /^(\d+)\n/ && length $self->{buffer} >= length($1) + 1 + $1)
-		{
-			my $answer = substr $self->{buffer}, length($1) + 1, $1;
-			$self->{buffer} = '';
-			croak "ZkProxy: $command: $1" if $answer =~ /^ERROR (.*)/s;
-			return $answer;
-		}
-		my $left = $deadline - time;
-		croak "ZkProxy: $command: no answer" if $left <= 0;
-		next unless $select->can_read($left);    # interrupted by SIGCHLD
-		sysread $self->{from}, $self->{buffer}, 1 << 20, length $self->{buffer}
-		  or croak "ZkProxy: $command: the process is gone";
-	}
+	my $answer = eval { $self->say($command) ? $self->line(time + $TIMEOUT) : die 'the process is gone' };
+	croak "ZkProxy: $command: ", $@ || 'no answer' unless defined $answer;
+	$answer =~ s/$SEPARATOR/\n/g;
+	croak "ZkProxy: $command: $1" if $answer =~ /^ERROR (.*)/s;
+	return $answer;
 }
 
 sub stop
@@ -126,23 +105,25 @@ sub stop
 	my ($self) = @_;
 	return unless $self->{pid};
 	close $self->{to};    # which ends the process
-	waitpid $self->{pid}, 0;
-	Child::forget(delete $self->{pid});
-	return;
-}
-
-sub DESTROY
-{
-	my ($self) = @_;
-	local ($?, $!, $@);
-	$self->stop if Child::is_ours($self->{pid});
+	Child::ended(delete $self->{pid});
 	return;
 }
 
 sub port { return $_[0]->{port}; }
 sub hosts { return "127.0.0.1:$_[0]->{port}"; }
 
+# Those that are sent to the process as they are
+foreach my $command (qw(drop delay_ms dribble release held swallowed connections clear_log
+	count_frames spoil forge_list forge_nodes forge_name))
+{
+	no strict 'refs';
+	*$command = sub { my ($self, @args) = @_; return $self->_do(join ' ', $command, @args); };
+}
+
 # -- the whole network
+#   drop          Cut the existing connections; new ones are possible.
+#   delay_ms(n)   Delay each frame by that much, in each direction.
+#   dribble       Data arrives at the client in pieces of a few bytes, until reset.
 
 # Everything works again; what a black hole held back is delivered.  Rules for
 # single operations stay: see release and reset.
@@ -160,9 +141,6 @@ sub refuse
 	return $self->_do('mode ' . ($opt{at_accept} ? 'close' : 'refuse'));
 }
 
-# Cut the existing connections; new ones are possible.
-sub drop { return $_[0]->_do('drop'); }
-
 # Cut the existing connections, and refuse new ones until pass.
 sub cut_off
 {
@@ -171,32 +149,22 @@ sub cut_off
 	return $self->drop;
 }
 
-# Delay each frame by that much, in each direction.
-sub delay_ms { return $_[0]->_do("delay $_[1]"); }
-
-# Data arrives at the client in pieces of a few bytes, until reset.
-sub dribble { return $_[0]->_do('dribble'); }
-
 # -- single operations.  Each takes an operation or a list of them, and how many
 # of the next such requests it applies to (default 1).
-
-# The server gets it, but the answer never reaches the client.
-sub swallow { return _rule('reply swallow', @_); }
-
-# The same, and the connection is cut when the answer would arrive.
-sub swallow_and_drop { return _rule('reply drop', @_); }
-
-# The server gets it, but the client gets text, as from a web server.
-sub garble { return _rule('reply text', @_); }
-
-# The connection is cut instead of passing on the request.
-sub drop_request { return _rule('request drop', @_); }
-
-# The answer, and all that follows it from the server, waits for release.
-sub hold { return _rule('reply hold', @_); }
-
-# The request, and all that follows it from the client, waits for release.
-sub hold_request { return _rule('request hold', @_); }
+#   swallow           The server gets it, but the answer never reaches the client.
+#   swallow_and_drop  The same, and the connection is cut when the answer would arrive.
+#   garble            The server gets it, but the client gets text, as from a web server.
+#   drop_request      The connection is cut instead of passing on the request.
+#   hold              The answer, and all that follows it from the server, waits for release.
+#   hold_request      The request, and all that follows it from the client, waits for release.
+my %rule = (
+	swallow => 'reply swallow', swallow_and_drop => 'reply drop', garble => 'reply text', drop_request => 'request drop',
+	hold => 'reply hold', hold_request => 'request hold');
+foreach my $name (keys %rule)
+{
+	no strict 'refs';
+	*$name = sub { return _rule($rule{$name}, @_); };
+}
 
 # The server never gets it, and the client gets this code, as from a server that has
 # not carried it out: -127 if it throttles.
@@ -247,9 +215,7 @@ sub _rule
 #   xid        it has the xid of another request
 #   length, negative, huge, tiny, zero    its length is wrong
 #   text       something else instead, as from a web server
-#   short, vague, slash
-#              the first answer to a multi from there on lacks its end, is an error
-#              without a reason, has paths that begin without a slash
+#   slash      the first answer to a multi from there on has paths that begin without a slash
 #   moved      the server says that the session has moved to another one
 #   expire     the connection is cut, and the next one is told that its
 #              session has expired
@@ -257,41 +223,28 @@ sub _rule
 sub nth
 {
 	my ($self, $way, $n, $action) = @_;
-	return $self->_do("nth $way $n $action");
+	return $self->_do($action eq 'slash' ? 'rule reply slash multi 1' : "nth $way $n $action");
 }
 
 # -- a server that lies.  All of these last until reset.
-
-# Spoil this many of a thousand replies, at random ($seed): truncated, halved,
-# padded, numbers replaced, bits flipped, bytes left out or repeated, the error
-# or the length changed, or another reply's body.  This includes handshakes and
-# events.
-sub spoil { return $_[0]->_do("spoil $_[1] $_[2]"); }
+#   spoil(n, seed)   Spoil this many of a thousand replies, at random: truncated, halved,
+#                 padded, numbers replaced, bits flipped, bytes left out or repeated, the
+#                 error or the length changed, or another reply's body.  This includes
+#                 handshakes and events.
+#   forge_list(n, format, bytes)   Each list of children has this many names, sprintf(format,
+#                 1 ...), each preceded by this many bytes that are not UTF-8.
+#   forge_nodes   Each node whose data is asked for exists, is ephemeral, and was made by
+#                 zklock.
+#   forge_name(name)   Each created node gets another name.
 
 # What was spoiled: "operation kind" => count
 sub spoiled { return map { split /\t/ } split /\n/, $_[0]->_do('spoiled'); }
 
-# Each list of children has this many names, sprintf($format, 1 ...), each
-# preceded by this many bytes that are not UTF-8.
-sub forge_list { return $_[0]->_do("forge_list $_[1] $_[2] " . ($_[3] // 0)); }
-
-# Each node whose data is asked for exists, is ephemeral, and was made by
-# zklock.
-sub forge_nodes { return $_[0]->_do('forge_nodes'); }
-
-# Each created node gets another name.
-sub forge_name { return $_[0]->_do("forge_name $_[1]"); }
-
-# Begin to count; remove the faults at nth frames.
-sub count_frames { return $_[0]->_do('count_frames'); }
-
-# (requests, replies) since then
+# (requests, replies) since count_frames, which also removes the faults at nth frames
 sub frames { return split / /, $_[0]->_do('frames'); }
 
-# Release what is held, and remove the "hold" rules.
-sub release { return $_[0]->_do('release'); }
-
-# Back to the initial state: no rules, nothing held, no delay, pass.
+# Back to the initial state: no rules, nothing held, no delay, pass.  (release lets go of
+# what is held, and removes the "hold" rules.)
 sub reset
 {
 	my ($self) = @_;
@@ -323,12 +276,9 @@ sub wait_answers
 	return until_true(sub { ($count // 1) <= grep { $_->[1] eq '<' && $_->[2] eq $op } $self->log }, "an answer to $op");
 }
 
-# How many frames wait because of a rule, and how many answers were swallowed.
-sub held { return $_[0]->_do('held'); }
-sub swallowed { return $_[0]->_do('swallowed'); }
-
 # Wait until a rule has held something back: the answer (or event) is in the
-# proxy and the client does not have it.
+# proxy and the client does not have it.  (held: how many frames wait because of a rule;
+# swallowed: how many answers were.)
 sub wait_held { my ($self) = @_; return until_true(sub { $self->held > 0 }, 'something to hold'); }
 
 sub wait_swallowed { my ($self) = @_; return until_true(sub { $self->swallowed > 0 }, 'an answer to swallow'); }
@@ -360,12 +310,6 @@ sub wait_lost
 	return until_true(sub { grep { $_->[1] eq '.' && $_->[2] eq 'drop' } $self->log }, 'a cut');
 }
 
-# How many bytes have been passed on to the server, and to clients, since clear_log.
-sub bytes { return split / /, $_[0]->_do('bytes'); }
-
-# How many clients are connected.
-sub connections { return $_[0]->_do('connections'); }
-
 # The connections that got a session, since the proxy was started:
 #   [ session id as 0x..., time of the handshake, time of the end or '' ], ...
 sub sessions { return map { [ split /\t/, $_, -1 ] } split /\n/, $_[0]->_do('sessions'); }
@@ -392,8 +336,6 @@ sub log
 	}
 	return @log;
 }
-
-sub clear_log { return $_[0]->_do('clear'); }
 
 # How many successive round trips the client made since clear_log, on the busiest
 # connection: a request belongs to the trip after those whose answers had arrived
@@ -465,7 +407,6 @@ my %conns;         # number => connection
 my @log;
 my %count;         # operation => requests seen
 my $swallowed;
-my %bytes;         # to the server: up; to clients: down
 my %silent;        # the ways of a black hole
 my $last_number = 0;
 my @sessions;      # [ session, begin, end ]
@@ -496,12 +437,11 @@ sub main
 	$SIG{PIPE} = 'IGNORE';
 	$port = _listen(ZooKeeper::free_port());
 	_forget();
-	_reply($port);
 
 	my $commands = '';
 	while (1)
 	{
-		my ($readable, $writable) = _select();
+		my $readable = _select();
 
 		# Clients before servers: a request that has arrived was sent before an
 		# answer that has arrived.  trips relies on it.
@@ -536,7 +476,7 @@ sub main
 sub _reply
 {
 	my ($answer) = @_;
-	my $bytes = length($answer) . "\n$answer";
+	my $bytes = $answer =~ s/\n/$SEPARATOR/gr . "\n";
 	while (length $bytes)
 	{
 		my $n = syswrite STDOUT, $bytes or POSIX::_exit(0);
@@ -568,9 +508,9 @@ sub _select
 	my $left = defined $wake ? $wake - time : undef;
 	$left = 0 if defined $left && $left < 0;
 	my $n = select $r, $w, undef, $left;
-	($r, $w) = ('', '') if $n < 0;
+	$r = '' if $n < 0;
 	my %readable = map { $_ => 1 } grep { vec($r, $_, 1) } 0 .. 8 * length($r) - 1;
-	return (\%readable, $w);
+	return \%readable;
 }
 
 # -------------------------------------------------------------- connections
@@ -745,40 +685,22 @@ my %damage = (
 	tiny => sub { substr $_[0], 0, 4, pack 'N', 5; },
 	zero => sub { $_[0] = "\0" x 64; },
 	text => sub { $_[0] = "HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"; },
-	moved => sub { _denied($_[0], -118); });
+	moved => sub { _denied($_[0], -118); },
+	slash => sub { $_[0] =~ s{/zklock/}{xzklock/}g; });
 
 # It becomes an answer that says nothing but this code
 sub _denied { $_[0] = pack('N', 16) . substr($_[0], 4, 12) . pack 'l>', $_[1]; return; }
 
-# The answer to a multi has its results after 20 bytes: type, done, error in
-# nine bytes; the last has type -1 and is done.
-my %of_multi = (
-	short => sub { substr $_[0], -9, 9, ''; },
-	vague => sub { substr $_[0], 20, -9, pack 'l> C l> l>', -1, 0, 0, 0; },
-	slash => sub { $_[0] =~ s{/zklock/}{xzklock/}g; });
-foreach my $name (keys %of_multi)
-{
-	$damage{$name} = sub {
-		$of_multi{$name}->($_[0]);
-		substr $_[0], 0, 4, pack 'N', length($_[0]) - 4;
-	};
-}
-
 # What to do with this frame, if it is the nth.
 sub _nth
 {
-	my ($way, $frame, $kind) = @_;
+	my ($way, $is_event) = @_;
 	my $n = ++$frames{$way};
-	my $fault = $nth{$way};
-	my $of = !$fault ? '' : $of_multi{ $fault->[1] } ? 'multi' : $fault->[1] eq 'unheard' ? 'event' : '';
-	if ($of)
-	{
-		return '' if $n < $fault->[0] || $kind ne $of;
-		return '' if $of eq 'multi' && length $frame < 29;
-		delete $nth{$way};
-		return $fault->[1];
-	}
-	return $fault && $fault->[0] == $n ? $fault->[1] : '';
+	my ($at, $action) = @{ $nth{$way} // [0] };
+	my $is_it = $at && $action eq 'unheard' ? $n >= $at && $is_event : $n == $at;
+	return '' unless $is_it;
+	delete $nth{$way};
+	return $action;
 }
 
 # With a reset instead of a normal end, as if the machine had rebooted.
@@ -961,8 +883,7 @@ sub _answer
 	my $asked = $conn->{asked};
 	my $i = $xid == -1 ? @$asked : 0;
 	$i++ while $i < @$asked && $asked->[$i]{xid} != $xid;
-	my $kind = $xid == -1 ? 'event' : $i < @$asked && $asked->[$i]{op} eq 'multi' ? 'multi' : '';
-	my $nth = _nth('reply', $frame, $kind);
+	my $nth = _nth('reply', $xid == -1);
 
 	my @entry;
 	my $request = { action => '' };
@@ -982,7 +903,7 @@ sub _answer
 	my $fault = $nth || $request->{action};
 	if ($fault && $fault !~ /^(?:hold|deny)/)
 	{
-		_log($conn, 'x', @entry[ 0 .. 3 ], $nth ? "$entry[4] $nth" : $entry[4]);
+		_log($conn, 'x', @entry[ 0 .. 3 ], "$entry[4] $fault");
 		return _damage($conn, $fault, $frame, $xid);
 	}
 	_denied($frame, $entry[3] = $1) if $fault =~ /^deny(.*)/;
@@ -1005,7 +926,7 @@ sub _forged_list
 {
 	my ($count, $format, $filler) = @_;
 	my $body = pack 'N', $count;
-	$body .= pack 'N/a*', "\xff" x $filler . sprintf $format, $_ for 1 .. $count;
+	$body .= pack 'N/a*', "\xff" x ($filler // 0) . sprintf $format, $_ for 1 .. $count;
 	return sub { return _as_frame($_[0], $body); };
 }
 
@@ -1048,7 +969,6 @@ sub _write
 	my ($conn, $d) = @_;
 	return if $conn->{closed} || $d->{out} eq '';
 	my $n = syswrite $d->{to}, $d->{out}, $dribble && $conn->{down} == $d ? 1 + int rand 9 : length $d->{out};
-	$bytes{ $conn->{down} == $d ? 'down' : 'up' } += $n // 0;
 	if (defined $n) { substr $d->{out}, 0, $n, ''; }
 	elsif (!$!{EAGAIN} && !$!{EWOULDBLOCK} && !$!{EINTR}) { _close($conn, 'close'); }
 	return;
@@ -1100,9 +1020,10 @@ sub _mode
 }
 
 my %command = (
+	port => sub { return $port; },
 	mode => sub { _mode(@_); return; },
 	drop => sub { _close($_, 'drop') for values %conns; return; },
-	delay => sub { $delay = $_[0] / 1000; return; },
+	delay_ms => sub { $delay = $_[0] / 1000; return; },
 	rule => sub {
 		my ($way, $action, $ops, $count) = @_;
 		push @rules, { way => $way, action => $action, ops => { map { $_ => 1 } split /,/, $ops }, count => $count };
@@ -1116,7 +1037,6 @@ my %command = (
 		  map { @{ $_->{queue} } } map { @{$_}{qw(up down aside)} } values %conns;
 	},
 	swallowed => sub { return $swallowed; },
-	bytes => sub { return join ' ', map { $bytes{$_} // 0 } qw(up down); },
 	connections => sub { return scalar keys %conns; },
 	sessions => sub { return join "\n", map { join "\t", @$_ } @sessions; },
 	log => sub { return join "\n", map { join "\t", @$_ } @log; },
@@ -1144,7 +1064,7 @@ my %command = (
 		return;
 	},
 	frames => sub { return "$frames{request} $frames{reply}"; },
-	clear => sub { @log = (); %count = %bytes = (); $swallowed = 0; return; });
+	clear_log => sub { @log = (); %count = (); $swallowed = 0; return; });
 
 sub _command
 {
@@ -1159,7 +1079,7 @@ sub _log
 	foreach ($path, $more)
 	{
 		$_ //= '';
-		s/([%\t\n])/sprintf '%%%02x', ord $1/ge;
+		s/([%\t\n\x1e])/sprintf '%%%02x', ord $1/ge;
 	}
 	push @log, [ sprintf('%.6f', time), $dir, $op, $xid // '', $path, $err // '', $conn->{number}, $more ];
 	return;

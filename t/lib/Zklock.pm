@@ -442,7 +442,6 @@ package Zklock::Session;
 
 use Carp;
 use IO::Select;
-use POSIX qw(:sys_wait_h);
 use Time::HiRes qw(sleep time);
 
 use Child;
@@ -577,14 +576,8 @@ sub quit
 	local $SIG{PIPE} = 'IGNORE';
 	syswrite $self->{in}, "\\q\n";    # a forked child may keep the pipe open
 	close $self->{in};
-	my $psql = delete $self->{psql};
 	my $deadline = time + ($timeout // $TIMEOUT);
-	until (waitpid($psql, WNOHANG) != 0)
-	{
-		croak 'psql does not end' if time > $deadline;
-		sleep 0.002;
-	}
-	Child::forget($psql);
+	Child::ended(delete $self->{psql}, $timeout) or croak 'psql does not end';
 	while (!$self->{pooled} && _lives($self->{pid}))
 	{
 		croak "backend $self->{pid} does not end" if time > $deadline;
@@ -606,10 +599,7 @@ sub _lives
 sub kill9
 {
 	my ($self) = @_;
-	my $psql = delete $self->{psql} or return;
-	kill 'KILL', $psql;
-	waitpid $psql, 0;
-	Child::forget($psql);
+	Child::kill9(delete $self->{psql}) if $self->{psql};
 	return;
 }
 

@@ -12,7 +12,7 @@ ZooKeeper - start, query, disturb and stop ZooKeeper servers for tests
   ... 'zklock.hosts' => $zk->hosts ...
 
   is_deeply([ sort $zk->children('/zklock') ], ['a']);
-  $zk->wait_until(sub { $zk->sessions == 0 }, 'no session left');
+  until_true(sub { $zk->sessions == 0 }, 'no session left');
   $zk->kill9; $zk->start;             # a crash; data and port stay
   $zk->suspend; $zk->resume;          # a server that hangs
   $zk->set_next_number('/zklock/a' => 2**31 - 5);    # as after that many creates
@@ -289,8 +289,7 @@ sub kill9
 {
 	my ($self) = @_;
 	return unless $self->running;
-	kill 'KILL', $self->{pid};
-	waitpid $self->{pid}, 0;
+	Child::kill9($self->{pid});
 	$self->_gone;
 	return;
 }
@@ -605,8 +604,6 @@ sub create
 	return $self->with_client(sub { $_[0]->create($path, mode => $mode // 'persistent', %opt) });
 }
 
-sub wait_until { my ($self, @args) = @_; return until_true(@args); }
-
 # ------------------------------------------------------------------ ensemble
 
 # ZooKeeper->ensemble($n, %opts) takes the options of new, where "dir" has a
@@ -707,7 +704,7 @@ sub leader
 {
 	my ($self) = @_;
 	my $node;
-	$self->{nodes}[0]->wait_until(sub { ($node) = $self->_in_mode('leader', 1) }, 'a leader');
+	Deadline::until_true(sub { ($node) = $self->_in_mode('leader', 1) }, 'a leader');
 	return $node;
 }
 

@@ -254,7 +254,7 @@ our @MUTANTS = (
 		name => 'next_near_wrap',
 		what => 'numbers that are about to wrap count as others do',
 		edits => [ [ 'zk/lock_protocol.c', 'a.seq >= 0 && !near_wrap(b.seq) &&', 'a.seq >= 0 &&' ] ],
-		test => [ '055_wrap', 'numbers that are about to wrap are not relied on' ]
+		test => [ '012_stress', 'numbers that are about to wrap are not relied on' ]
 	},
 	{
 		name => 'next_on_any_connection',
