@@ -1,5 +1,4 @@
-# Called by dev/torture, which checks the options: one run, its figures and
-# picture.
+# Called by dev/torture, which checks the options: one run, and its figures.
 #
 #   perl dev/torture.pl DIRECTORY OPTION...
 
@@ -33,6 +32,5 @@ if ($option{schedule})
 
 print $out "== seed $run->{seed}, $run->{seconds} s\n";
 $run->execute;
-$run->picture("$dir/picture.svg", split /-/, $option{window} // '0-120');
 print $out $run->figures;
 exit($run->violations ? 1 : 0);
