@@ -1,4 +1,5 @@
-# Called by dev/torture, which checks the options: one run, and its figures.
+# Called by dev/torture, which checks the options: one run, its figures and
+# picture.
 #
 #   perl dev/torture.pl DIRECTORY OPTION...
 
@@ -32,5 +33,6 @@ if ($option{schedule})
 
 print $out "== seed $run->{seed}, $run->{seconds} s\n";
 $run->execute;
+$run->picture("$dir/picture.svg", split /-/, $option{window} // '0-120');
 print $out $run->figures;
 exit($run->violations ? 1 : 0);

@@ -12,6 +12,7 @@ clusters, all of which fail
   $run->execute;
   print $run->figures;
   $run->violations;          # [ kind, text ], ...
+  $run->picture($file);
 
 =head1 DESCRIPTION
 
@@ -49,6 +50,7 @@ use Torture::Checker;
 use Torture::Cluster;
 use Torture::Log;
 use Torture::Nemesis;
+use Torture::Picture;
 use Torture::Schedule;
 use Torture::Strike;
 use Torture::TxnLog;
@@ -536,6 +538,26 @@ sub figures
 		$say->('!!! server %d says that its data are not the same as the leader\'s: from %s on, %d times', $server, $first, scalar @times) if @times;
 	}
 	return join '', @out;
+}
+
+sub picture
+{
+	my ($self, $file, $from, $to) = @_;
+	$from //= 0;
+	$to //= $from + 120;
+	$to = $self->{seconds} if $to > $self->{seconds};
+	open my $handle, '>', $file or die "$file: $!";
+	print $handle Torture::Picture::draw(
+		holds => [ $self->{checker}->holds ],
+		faults => [ $self->{checker}->faults ],
+		objects => $self->{list},
+		from => $from,
+		to => $to,
+		title => sprintf('who held what: seed %d, commit_guard %s, %s fence, lock %s; %d violations in %d s',
+			@$self{qw(seed guard)}, $self->{fence} ? 'with' : 'without', $self->{lock},
+			scalar($self->violations), $self->{seconds}));
+	close $handle or die "$file: $!";
+	return;
 }
 
 1;

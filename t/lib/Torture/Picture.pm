@@ -1,0 +1,183 @@
+
+=pod
+
+=head1 NAME
+
+Torture::Picture - who held what when, as SVG
+
+=head1 SYNOPSIS
+
+  print $file Torture::Picture::draw(holds => \@holds, faults => \@faults,
+	  objects => [ { id, kind } ], from => 0, to => 120, title => '...');
+
+=head1 DESCRIPTION
+
+Time runs to the right, half a minute in each row.  Each row has a lane for each
+object, with a bar for each hold in its worker's color, and the faults above
+them.  Readers, and who has a place of a semaphore, have narrow bars, beside each
+other.  A bar's tooltip has the details.
+
+=cut
+
+package Torture::Picture;
+
+use strict;
+use warnings;
+use List::Util qw(max min);
+
+my $SECONDS = 30;     # per row
+my $SCALE = 48;       # px per second
+my $LEFT = 90;
+my $LANE = 18;
+my $NARROW = 3;       # bars beside each other in a lane
+my $TOP = 70;         # y of the first row
+my $FAULT_LANE = 11;
+
+# kind of fault => color
+my %FAULT = (
+	(map { $_ => '#c62828' } qw(leader_kill follower_kill ensemble_restart leader_stop follower_stop rolling_restart slow_sync disk_full)),
+	(map { $_ => '#ef6c00' } qw(cut link_stall link_one_way link_flap leader_cut)),
+	(map { $_ => '#1565c0' } qw(swallow delay blackhole one_way flap drop connections)),
+	(map { $_ => '#6a1b9a' } qw(backend_kill backend_stop backend_pause keeper_stop connection_cut cancel descriptors threads)),
+	(map { $_ => '#2e7d32' } qw(pg_immediate promote timeouts sync_hang clock pooler_kill pooler_drop)),
+	acl => '#00838f',
+	outage => '#000000',
+	standstill => '#000000');
+
+sub _escape { return $_[0] =~ s/([&<>"])/sprintf '&#%d;', ord $1/ger; }
+
+sub draw
+{
+	my (%opt) = @_;
+	my ($from, $to) = @opt{qw(from to)};
+	my @objects = @{ $opt{objects} };
+	my $rows = max(1, int(($to - $from) / $SECONDS + 0.999));
+	my @faults = _in_lanes(grep { $_->{begin} < $to && $_->{end} >= $from } @{ $opt{faults} });
+	my $fault_lanes = max(1, map { $_->{lane} + 1 } @faults);
+	my $head = $fault_lanes * $FAULT_LANE + 6;
+	my $row_height = $head + @objects * $LANE + 34;
+	my $width = $LEFT + $SECONDS * $SCALE + 20;
+	my $height = $TOP + $rows * $row_height;
+	my (@svg, @label);
+
+	# the parts of an interval in its rows: [ [ row, x, width ], ... ]
+	my $pieces = sub {
+		my ($begin, $end) = map { max($from, min($to, $_)) - $from } @_;
+		my @pieces;
+		foreach my $row (int($begin / $SECONDS) .. min($rows - 1, int($end / $SECONDS)))
+		{
+			my ($b, $e) = (max($begin, $row * $SECONDS), min($end, ($row + 1) * $SECONDS));
+			push @pieces, [ $row, $LEFT + ($b - $row * $SECONDS) * $SCALE, max(0.5, ($e - $b) * $SCALE) ];
+		}
+		return @pieces;
+	};
+	my $y = sub { return $TOP + $_[0] * $row_height; };
+
+	my ($text, $small) = map { qq{font-family="sans-serif" font-size="$_"} } 12, 9;
+	push @svg,
+	  qq{<svg xmlns="http://www.w3.org/2000/svg" width="$width" height="$height" viewBox="0 0 $width $height">},
+	  qq{<rect width="$width" height="$height" fill="#ffffff"/>},
+	  qq{<text x="10" y="20" $text font-weight="bold">} . _escape($opt{title}) . '</text>';
+
+	# the legend
+	my @workers = sort { $a <=> $b } keys %{ { map { $_->{worker} => 1 } @{ $opt{holds} } } };
+	my $x = 10;
+	foreach my $worker (@workers)
+	{
+		push @svg, sprintf '<rect x="%d" y="30" width="12" height="12" fill="%s"/><text x="%d" y="40" %s>%d</text>',
+		  $x, _color($worker), $x + 15, $small, $worker;
+		$x += 36;
+	}
+	push @svg, qq{<text x="$x" y="40" $small>workers; pale: given up or rolled back, framed red: refused or cut off</text>},
+	  qq{<text x="10" y="58" $small>above the lanes: faults, from their begin to their end</text>};
+
+	foreach my $row (0 .. $rows - 1)
+	{
+		my $top = $y->($row) + $head;
+		my $bottom = $top + @objects * $LANE;
+		foreach my $i (0 .. $#objects)
+		{
+			my $lane = $top + $i * $LANE;
+			push @svg,
+			  sprintf('<rect x="%d" y="%d" width="%d" height="%d" fill="%s"/>', $LEFT, $lane, $SECONDS * $SCALE, $LANE, $i % 2 ? '#ffffff' : '#f4f4f4'),
+			  sprintf('<text x="8" y="%d" %s>%d %s</text>', $lane + 13, $small, $objects[$i]{id}, $objects[$i]{kind});
+		}
+		foreach my $second (0 .. $SECONDS)
+		{
+			my $at = $LEFT + $second * $SCALE;
+			push @svg, sprintf '<path d="M%d %dV%d" stroke="#cccccc" stroke-width="%s"/>', $at, $top, $bottom + 4, $second % 5 ? 0.4 : 1;
+			push @svg, sprintf '<text x="%d" y="%d" %s text-anchor="middle">%d s</text>', $at, $bottom + 15, $small, $from + $row * $SECONDS + $second
+			  unless $second % 5;
+		}
+	}
+
+	foreach my $fault (@faults)
+	{
+		my $color = $FAULT{ $fault->{kind} } // '#000000';
+		my $label = $fault->{kind} . ($fault->{worker} ? " $fault->{worker}" : '');
+		my $tip = _escape(sprintf '%s, %.3f to %.3f s %s', $label, @$fault{qw(begin end)},
+			join ' ', map { "$_=$fault->{$_}" } grep { !/^(?:begin|end|kind|lane|number)$/ } sort keys %$fault);
+		my $first = 1;
+		foreach my $piece ($pieces->(@$fault{qw(begin end)}))
+		{
+			my ($row, $left, $wide) = @$piece;
+			my $lane = $y->($row) + $fault->{lane} * $FAULT_LANE;
+			my $top = $y->($row) + $head;
+			push @svg,
+			  sprintf('<rect x="%.1f" y="%d" width="%.1f" height="%d" fill="%s" fill-opacity="0.07"/>', $left, $top, $wide, @objects * $LANE, $color),
+			  sprintf('<path d="M%.1f %dV%d" stroke="%s" stroke-width="0.8" stroke-dasharray="3 2"/>', $left, $lane, $top + @objects * $LANE, $color),
+			  sprintf('<rect x="%.1f" y="%d" width="%.1f" height="%d" fill="%s" fill-opacity="0.35"><title>%s</title></rect>',
+				$left, $lane, max(2, $wide), $FAULT_LANE - 1, $color, $tip);
+			push @label, sprintf '<text x="%.1f" y="%d" %s fill="%s">%s</text>', $left + 2, $lane + 8, $small, $color, _escape($label) if $first;
+			$first = 0;
+		}
+	}
+
+	my %lane = map { $objects[$_]{id} => $_ } 0 .. $#objects;
+	my %until;    # object => narrow lane => until when it is taken
+	foreach my $hold (sort { $a->{begin} <=> $b->{begin} } grep { $_->{begin} < $to && $_->{end} >= $from } @{ $opt{holds} })
+	{
+		my ($down, $height) = (0, $LANE - 6);
+		if (($hold->{mode} // 'exclusive') ne 'exclusive')
+		{
+			my $until = $until{ $hold->{object} } //= [ (0) x $NARROW ];
+			my ($free) = sort { $until->[$a] <=> $until->[$b] } 0 .. $NARROW - 1;
+			$until->[$free] = $hold->{end};
+			$height /= $NARROW;
+			$down = $free * $height;
+		}
+		my $how = $hold->{how} // '';
+		my $good = $how =~ /^(?:commit|unlock|downgrade|upgrade)$/;
+		my $bad = $how =~ /^(?:failed|closed)$/;
+		my $tip = _escape(sprintf 'worker %d, hold %d (%s), token %s, %.3f to %.3f s: %s',
+			@$hold{qw(worker hold)}, $hold->{kind} // 'exclusive', $hold->{token} // '?', @$hold{qw(begin end)}, $how);
+		foreach my $piece ($pieces->(@$hold{qw(begin end)}))
+		{
+			my ($row, $left, $wide) = @$piece;
+			push @svg, sprintf '<rect x="%.1f" y="%d" width="%.1f" height="%d" fill="%s" fill-opacity="%s"%s><title>%s</title></rect>',
+			  $left, $y->($row) + $head + $lane{ $hold->{object} } * $LANE + 3 + $down, max(0.8, $wide), $height,
+			  _color($hold->{worker}), $good ? '0.9' : '0.35',
+			  $bad ? ' stroke="#d50000" stroke-width="1"' : '', $tip;
+		}
+	}
+	return join "\n", @svg, @label, "</svg>\n";
+}
+
+# Each goes into the first lane with room for it and for its name
+sub _in_lanes
+{
+	my (@until, @result);
+	foreach my $fault (sort { $a->{begin} <=> $b->{begin} } @_)
+	{
+		my $lane = 0;
+		$lane++ while ($until[$lane] // 0) > $fault->{begin};
+		$until[$lane] = max($fault->{end}, $fault->{begin} + 2.1);
+		push @result, { %$fault, lane => $lane };
+	}
+	return @result;
+}
+
+# hues that are far apart, for any number of workers
+sub _color { return sprintf 'hsl(%d,%d%%,%d%%)', $_[0] * 137.5 % 360, 65, $_[0] % 2 ? 42 : 58; }
+
+1;
