@@ -21,6 +21,7 @@ use Test::More;
 use Time::HiRes qw(sleep time);
 
 use Model;
+use Queue;
 use RandomProgram qw(@PATHS $SESSIONS);
 use Zklock;
 use ZooKeeper;
@@ -234,13 +235,13 @@ sub queues_in_zookeeper
 		my $dir = $system->{dirs}[$path];
 		foreach my $name ($client->children($dir))
 		{
-			my ($type, $permits, $number) = $name =~ /(-semaphore-|-shared-lock-|__rlock__|__READ__|-lock-|__lock__|__WRIT__)(?:(\d+)-)?(\d{10})$/ or next;
-			my ($kind, $mode) = $permits ? ('semaphore', "semaphore $permits") : ('lock', $type =~ /shared|rlock|READ/ ? 'shared' : 'exclusive');
+			my ($kind, $mode, $permits, $number) = queue_contender($name) or next;
 			my $node = $system->{seen}{$name} // do
 			{
 				my ($data, $stat) = $client->get("$dir/$name") or next;
 				my ($who) = grep { $system->{id}[$_] eq sprintf '0x%x', $stat->{ephemeralOwner} } @ALL;
-				{ name => $name, number => $number, who => $who, mode => $data =~ /\Azklock\nshared\n/ ? 'shared' : $mode };
+				my %fact = queue_facts($data);
+				{ name => $name, number => $number, who => $who, mode => $fact{shared} ? 'shared' : $permits ? "$mode $permits" : $mode };
 			};
 
 			# a downgrade may write into this one
