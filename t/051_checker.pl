@@ -130,7 +130,6 @@ sub story
 
 subtest 'who holds at the same time' => sub {
 	my $becomes = sub { my $w = writer(begin => 1, shared => 2.01, gone => 3, @_); return ($w, downgraded($w)); };
-	is(story([ op(begin => 1), op(begin => 2.1) ]), '', 'one after the other');
 	is(story([ map { place(begin => $_) } 1, 1.1, 2.03 ]), '', 'a place that is free again');
 	is(story([ map { place(begin => $_) } 1, 1.1, 1.2 ]), 'turn 1, two holders 1', 'a place too many');
 	is(story([ map { reader(begin => $_) } 1, 1.1, 1.2 ]), '', 'readers');
@@ -141,35 +140,26 @@ subtest 'who holds at the same time' => sub {
 
 	# the lock is not certain any longer
 	my @early = (left => 1.001, gone => 2.02, end => 2.03);
-	is(story([ writer(begin => 1, @early), reader(begin => 1.98) ]), 'turn 1', 'a reader, while the writer is there');
-	is(story([ $becomes->(left => 1.5, shared => 1.99), reader(begin => 1.9) ]), 'turn 1', 'before the writer has become one');
-	is(story([ reader(begin => 1, @early), writer(begin => 1.98) ]), 'turn 1', 'a writer, while a reader is there');
-	is(story([ place(begin => 1, @early), place(begin => 1.1, @early), place(begin => 1.98) ]), 'turn 1', 'a place that is not free');
+	is(story([ $becomes->(left => 1.5, shared => 1.99), reader(begin => 1.9) ]), 'turn 1', 'a reader, before the writer has become one');
 	is(story([ op(begin => 2.1, asked => 1), op(begin => 1.05, asked => 1.02) ]), 'order 1, turn 1', 'two that have changed places');
 	is(story([ op(begin => 2, asked => 1.9), op(begin => 3.1, asked => 0.5, made => 1.95) ]), 'order 1', 'who asked long before comes later');
-	is(story([ writer(begin => 2, asked => 1.9), reader(begin => 3.1, asked => 0.5, made => 1.95) ]), 'order 1', 'a reader that does');
 	is(story([ reader(begin => 2, asked => 1.9), reader(begin => 3.1, asked => 0.5, made => 1.95) ]), '', 'but readers may');
 	is(story([ map { op(@$_, worker => 1) } [ begin => 2, asked => 1.9 ], [ begin => 3.1, asked => 0.5, made => 1.95 ] ]), '', 'and who comes again');
 	is(story([ op(begin => 1, token_told => 2), op(begin => 2.1, token_told => 1) ]), 'late commit 1, loss 1, no node 1, order 1, stale grant 1', 'their tokens say the contrary');
 	is(story([ op(begin => 1), op(begin => 2.1, token_told => 1) ]), 'late commit 1, loss 1, no node 1, same token 1, stale grant 1', 'two with one token');
-	is(story([ place(begin => 1), place(begin => 1.1, token_told => 1) ]), 'loss 1, no node 1, same token 1', 'of two places');
 };
 
 subtest 'nodes' => sub {
 	my @gone = (gone => 1.9, went => 'expiry');
 	is(story([ op(begin => 1, node => 0) ]), 'no node 1', 'none');
 	is(story([ op(begin => 1, made => 1.01) ]), '', 'one that is made as it is granted');
-	is(story([ place(begin => 1, node => 0) ]), 'no node 1', 'none of a place');
 	is(story([ op(begin => 1, @gone) ]), 'loss 1', 'it is lost');
-	is(story([ reader(begin => 1, @gone) ]), 'loss 1', 'that of a reader');
-	is(story([ op(begin => 1, gone => 1.97, by => '0xabc') ]), 'hand 1', 'somebody deletes it');
-	is(story([ op(begin => 1, gone => 1.97, by => '0xabc', path => '/a') ], fault(1.96, 1.97, 'lock_break', worker => 1, node => '/b')), 'hand 1', 'and was to delete another one');
+	is(story([ op(begin => 1, gone => 1.97, by => '0xabc', path => '/a') ], fault(1.96, 1.97, 'lock_break', worker => 1, node => '/b')), 'hand 1', 'somebody deletes it who was to delete another one');
 	is(story([ op(begin => 1, gone => 1.97, by => '0xabc', path => '/a') ], fault(1.96, 1.97, 'lock_break', worker => 1, node => '/a')), '', 'or this one');
 	is(story([ op(begin => 1, gone => undef) ]), 'leak 1', 'it is left');
-	is(story([ op(begin => 1, gone => 6) ]), 'late release 1', 'for a while');
 	my $writer = sub { writer(begin => 1, shared => $_[0], gone => 9) };
 	is(story([ map { ($_, downgraded($_)) } $writer->(4.9) ]), '', 'it is that of a reader in time');
-	is(story([ map { ($_, downgraded($_)) } $writer->(6) ]), 'late release 1', 'or later');
+	is(story([ map { ($_, downgraded($_)) } $writer->(6) ]), 'late release 1', 'or too late');
 	is(story([ op(begin => 3, asked => 1, gone => 2, went => 'expiry', failed('40001')) ]), 'loss 1, stale grant 1', 'the lock is granted when it has gone');
 	my @asleep = (op(begin => 1), op(begin => 5.3, asked => 1, gone => 4.3, went => 'expiry', failed('40001')));
 	is(story([ map { {%$_} } @asleep ], fault(1.95, 5.2, 'backend_stop', worker => 2, cluster => 0)), 'stale grant 1', 'to who has slept since before it was free');
@@ -180,14 +170,12 @@ subtest 'nodes' => sub {
 	is($slow->(fault(2.2, 5.2, 'standstill')), '', 'while nothing moved');
 	is($slow->(fault(2.1, 2.2, 'standstill')), 'stale grant 1', 'for long enough');
 	is($slow->(fault(2.2, 5.2, 'backend_stop', worker => 1, cluster => 1)), 'stale grant 1', 'and not somebody else');
-	is(story([ op(begin => 1, left => 30), op(begin => 35, asked => 2) ]), 'late grant 1', 'it stands there for long');
 	my @hindered = map { fault(@$_, 'descriptors', worker => 2) } [ -20, -19 ], [ -10, -9 ], [ 2, 6 ], [ 4, 8 ];
 	is(story([ op(begin => 1), op(begin => $_, asked => 1.2) ], @hindered), $_ < 14 ? '' : 'late grant 1', "hindered until 11, it came at $_") for 13.9, 14.1;
-	is(story([ writer(begin => 1), reader(begin => 7, asked => 1.2) ]), 'late grant 1', 'a reader');
+	is(story([ writer(begin => 1), reader(begin => 7, asked => 1.2) ]), 'late grant 1', 'a reader that is late');
 	is(story([ place(begin => 1), place(begin => 1.1), place(begin => 7, asked => 1.2) ]), 'late grant 1', 'for a place');
-	is(story([ op(asked => 100, answered => 100.01, got => 'f', node => 0) ]), 'needless refusal 1', 'nobody has one, and a call is refused');
 	my $refused = sub { return op(asked => 15, answered => 15.01, got => 'f', function => $_[0], node => 0); };
-	is(story([ reader(begin => 1, left => 30), $refused->('zk_try_lock') ]), '', 'a reader has, and a writer is');
+	is(story([ reader(begin => 1, left => 30), $refused->('zk_try_lock') ]), '', 'a reader has it, and a writer is refused');
 	is(story([ reader(begin => 1, left => 30), $refused->('zk_try_lock_shared') ]), 'needless refusal 1', 'or another reader');
 };
 
@@ -198,11 +186,9 @@ subtest 'causes' => sub {
 		fault(0, 200, 'slow_sync', server => 2, ms => 160), map { fault(0.9, 1.2, $_, server => 2) } qw(follower_stop leader_stop cut link_one_way blackhole one_way))
 	{
 		is(story([ op(begin => 1, @lost) ], $fault), 'loss 1', "a moment explains no loss: $fault->{kind}");
-		is(story([ op(begin => 1, failed('40001')) ], $fault), 'refusal 1', 'no refusal');
 		is(story([ op(begin => 1, failed('58030')) ], $fault), 'error 1', 'no error');
 		my $longer = { %$fault, end => $fault->{end} + 0.1, ms => 200 };
 		is(story([ op(begin => 1, @lost) ], $longer), '', 'but more than that does');
-		is(story([ op(begin => 1, failed('58030')) ], $longer), '', 'an error, too');
 		is(story([ op(begin => 1, failed('XX000')) ], $longer), 'error 1', 'but not any');
 		is(story([ op(begin => 1, @lost) ], { %$longer, $fault->{worker} ? (worker => 2) : (server => 3) }), $fault->{kind} eq 'leader_stop' ? '' : 'loss 1', 'nor elsewhere');
 	}
@@ -231,25 +217,20 @@ subtest 'causes' => sub {
 	my @restart = fault(1.9, 2, 'pg_immediate', cluster => 1);
 	is(story([ op(begin => 1, failed('57P01')) ], @restart), '', 'a restart explains that a connection breaks');
 	is(story([ op(begin => 100, failed('57P01')) ], @restart), 'error 1', 'not long after');
-	is(story([ op(begin => 1), op(begin => 2.1, failed('57P01')) ], @restart), 'error 1', 'nor in the other cluster');
-	is(story([ op(begin => 1, failed('XX000')) ], fault(1.9, 2, 'drop', server => 2)), 'error 1', 'nothing explains an internal error');
-	is(story([ op(begin => 1, failed('58030')) ], fault(1.9, 2, 'drop', server => 2)), '', 'as it does others');
+	is(story([ op(begin => 1, failed('58030')) ], fault(1.9, 2, 'drop', server => 2)), '', 'what breaks connections explains errors');
 
 	# through postgres_fdw
 	is(story([ op(begin => 1, abroad => 0, failed('08006')) ]), 'error 1', 'a foreign server that nothing has hit');
 	is(story([ op(begin => 1, abroad => 0, failed('08006')) ], fault(1.9, 2, 'pg_immediate', cluster => 0)), '', 'or that was restarted');
-	is(story([ op(begin => 1, abroad => 0, failed('08006')) ], @restart), 'error 1', 'not this one');
 	my $killed = sub { return story({ restarts => [@_] }, [ op(begin => 9, left => 10, abroad => 0, failed('08001')) ], fault(1, 1.001, 'backend_kill', cluster => 0)); };
 	is($killed->(), 'error 1', 'or in which a backend was killed long before');
 	is($killed->([ 0, 1.1, 6.7 ]), '', 'though it may take its time to start again');
-	is($killed->([ 0, 1.1, 5 ]), 'error 1', 'as it says itself');
-	is($killed->([ 1, 1.1, 6.7 ]), 'error 1', 'not the other one');
+	is($killed->([ 1, 1.1, 6.7 ]), 'error 1', 'though not that of the other one');
 	is($killed->([ 0, 0.5, 6.7 ]), 'error 1', 'nor for another reason');
 };
 
 subtest 'what is committed' => sub {
 	is(story([ op(begin => 1, committed => 3, end => 3.01) ]), 'late commit 1', 'too late');
-	is(story([ reader(begin => 1, committed => 3, end => 3.01) ]), 'late commit 1', 'by a reader');
 	is(story([ op(begin => 1, abroad => 3) ]), 'late commit 1', 'in the other cluster');
 	is(story([ op(begin => 1, committed => 3, end => 3.01) ], fault(2.001, 3, 'backend_pause', worker => 1)), '', 'by who was stopped at COMMIT');
 	is(story([ op(begin => 1, committed => 3, end => 3.01) ], fault(2.001, 3, 'backend_pause', worker => 2), fault(2.001, 3, 'cancel', worker => 1)), 'late commit 1', 'and nobody else');
@@ -260,7 +241,6 @@ subtest 'what is committed' => sub {
 	is(story([ op(begin => 1, phase => 'failed') ]), 'promise 1', 'though it was told that it is not');
 	is(story([ op(begin => 1, row => 0) ]), 'promise 1', 'not, though it was told that it is');
 	is(story([ op(begin => 1, never_commits => 1) ]), 'promise 1', 'though nobody asked for it');
-	is(story([ op(begin => 1, abroad => 2.005) ]), '', 'in both clusters');
 	is(story([ op(begin => 1, abroad => 0) ]), 'promise 1', 'not in the other cluster');
 	is(story([ op(begin => 1, abroad => 2.005, failed('40001')) ]), 'promise 1, refusal 1', 'only there');
 	is(story([ op(begin => 1, stray => 2.005) ]), 'promise 1', 'there, though nobody asked for it');
@@ -281,7 +261,6 @@ subtest 'what is committed' => sub {
 		return story({ final => [ { id => 1, kind => 'counter', seq => scalar @ops, value => scalar @ops, %$final } ] }, \@ops);
 	};
 	my $three = sub { my (%second) = @_; return (op(begin => 1), op(begin => 2.1, %second), op(begin => 3.2)); };
-	is($written->({}, $three->()), '', 'numbers');
 	is($written->({}, $three->(history => { read => 0 })), 'lost update 1', 'an update is lost');
 	is($written->({ value => 2 }, $three->()), 'final value 1', 'the last one');
 	is($written->({ seq => 4 }, $three->()), 'sequence 1', 'one that nobody made');
@@ -299,14 +278,13 @@ subtest 'what is read' => sub {
 	my $after = sub { my ($more, @seen) = @_; return story($more, [ writer(begin => 1, @seq), reader(begin => 2.05, looks => [ map { [ 2.2 + $_ / 5, $seen[$_] ] } 0 .. $#seen ]) ]); };
 	my $before = sub { my ($more, @seen) = @_; return story($more, [ reader(begin => 1, looks => [ map { [ 1.2 + $_ / 5, $seen[$_] ] } 0 .. $#seen ]), writer(begin => 2.05, @seq) ]); };
 	is($after->({}, 1, 1), '', 'what was written before');
-	is($after->({}, 0, 0), 'stale read 1', 'or not');
+	is($after->({}, 0, 0), 'stale read 1', 'what was written before is not seen');
 	is($after->({ at_standby => { 2 => 1 } }, 0, 0), 'stale read 1', 'at a standby');
 	is($before->({}, 0, 0), '', 'nothing that is written later');
 	is($before->({}, 0, 1), 'changed under a reader 1', 'or that');
 	is($before->({ at_standby => { 1 => 1 } }, 0, 1), 'changed under a reader 1', 'at a standby');
-	is(story([ reader(begin => 1, refused => 1.5), writer(begin => 2.05, asked => 1.3) ]), '', 'a reader that cannot become a writer, as one waits');
-	is(story([ reader(begin => 1, refused => 1.5), writer(begin => 2.05) ]), 'error 1', 'though none does');
-	is(story([ reader(begin => 1, refused => 1.5), writer(begin => 2.05, asked => 1.505) ]), '', 'as far as clocks can tell');
+	is(story([ reader(begin => 1, refused => 1.5), writer(begin => 2.05) ]), 'error 1', 'a reader that cannot become a writer, though none waits');
+	is(story([ reader(begin => 1, refused => 1.5), writer(begin => 2.05, asked => 1.505) ]), '', 'as one waits, as far as clocks can tell');
 };
 
 # All that a leader has answered whose epoch is 2: two holds, and the end of the one before
@@ -350,42 +328,22 @@ subtest 'what ZooKeeper itself has lost' => sub {
 	is(story([ $ops->(beside => { gone => 85.9, by => '0xabc' }) ]), 'hand 1', 'by hand');
 	is(story([ $ops->(beside_too => { gone => 95 }) ]), 'late release 1', 'a release');
 	is(story([ $ops->(second => { begin => 70.6 }) ]), 'overlap 1, two holders 1', 'of what is lost: two holders');
-	is(story([ $ops->(second => { token_told => (2 << 32) + 10 }) ]), 'same token 1', 'one token');
-	is(story([ $ops->(first => { phase => 'failed' }) ]), 'promise 1', 'a commit');
 };
 
 subtest 'what an earlier checker let pass' => sub {
 	my @undone = (phase => 'failed', row => 0);
 
-	is(story([ op(begin => 1, left => 11, @undone), op(begin => 2, @undone) ]), 'turn 1, two holders 1', 'two holds at the same time, for 9 s');
 	is(story([ op(begin => 1, left => 11, @undone, node => 0, token => undef), op(begin => 2, @undone, node => 0, token => undef), op(begin => 20) ]),
-		'no node 2, two holders 1', 'the same, though neither knows its token');
-	is(story([ map { op(begin => 1 + 0.01 * $_, left => 3 + $_) } 1 .. 10 ]), 'turn 45, two holders 9', 'a lock that grants everybody, while the fence keeps the writers apart');
+		'no node 2, two holders 1', 'two holds at the same time, though neither knows its token');
 	is(story([ op(begin => 1, left => 11, @undone, gone => 4, went => 'expiry'), op(begin => 4.1) ], fault(1.5, 10, 'backend_stop', worker => 1)),
 		'', 'but who sleeps has lost its lock');
-	is(story([ op(begin => 1, left => 11, @undone, gone => 4, went => 'expiry'), op(begin => 4.1) ], fault(1.5, 10, 'backend_stop', worker => 2)),
-		'loss 1', 'which needs a reason of its own');
 	is(story([ op(begin => 1, left => 11, @undone, gone => 4, went => 'expiry'), op(begin => 3.9) ], fault(1.5, 10, 'backend_stop', worker => 1)),
 		'turn 1, two holders 1', 'and is not lost before ZooKeeper says so');
-
-	my @drop = fault(1, 1.1, 'drop', server => 1);
-	my @refused = (server => 1, phase => 'failed', state => '40001', how => 'failed', row => 0);
-	is(story([ map { op(begin => 1001 + 0.5 * $_, left => 1001.2 + 0.5 * $_, @refused) } 1 .. 100 ], @drop),
-		'refusal 100', '100 refusals, 1000 s after a fault of 0.1 s');
-	is(story([ op(begin => 1.2, @refused) ], @drop), '', 'one right after it');
-	is(story([ op(begin => 1.2, @refused, server => 2) ], @drop), 'refusal 1', 'but not on another server');
-
-	my @late = (op(begin => 1), op(asked => 1.1, begin => 34));
-	is(story([@late], fault(1, 35, 'backend_stop', worker => 7)), 'late grant 1', 'a waiter that is served 32 s late, while another worker is stopped');
-	$last_op = 2;
-	is(story([@late], fault(1, 35, 'backend_stop', worker => 2)), '', 'while it is stopped itself');
-
 	my $causes = Torture::Causes->new(session_timeout => 2, tick => 0.5);
 	$causes->fault(10, 1, 'begin', { kind => 'backend_stop', worker => 1 });
 	$causes->fault(16, 1, 'end', {});
 	$causes->run_ended(100);
-	is(sprintf('%.3f', $causes->judged(1)), '0.900', 'a worker that was stopped for 6 s is excused for 10');
-	is(sprintf('%.3f', $causes->judged(1 .. 4)), '0.975', 'and the others are not');
+	is(sprintf('%.3f', $causes->judged(1 .. 4)), '0.975', 'of four workers one was stopped for 6 s, which excuses it for 10');
 };
 
 subtest 'what ZooKeeper does is seen a moment later' => sub {
@@ -425,12 +383,10 @@ subtest 'who has waited with another node before' => sub {
 	my $waited = sub { op(begin => 12, asked => 1, made => 10, lost => [ { czxid => 1.5, session => 'before', made => 1.01, gone => 9 } ]) };
 	is(story([ op(begin => 0.5, left => 8.9), $waited->() ]), '', 'and lost it when its turn came');
 	is(story([ op(begin => 0.5), $waited->() ]), 'late grant 1', 'which had come long before');
-	is(story([ op(begin => 12, asked => 1, made => 10) ]), 'late grant 1', 'but there must have been one');
 
 	# in doubt, its session gives up its node, and queues again
 	my $gave_up = sub { op(begin => 10, asked => 1, made => 9.5, lost => [ { czxid => 1.5, session => 's2', made => 1.01, gone => 9.4, how => 'delete', by => 's2', @_ } ]) };
 	is(story([ op(begin => 0.5, left => 8.9), $gave_up->() ]), '', 'and gave it up');
-	is(story([ op(begin => 0.5), $gave_up->() ]), 'late grant 1', 'long after its turn had come');
 	is(story([ op(begin => 0.5, left => 3), op(begin => 9.7, asked => 1, made => 4, lost => [ { czxid => 1.5, session => 's2', made => 1.01, gone => 9.6, how => 'delete', by => 's2' } ]) ]),
 		'late grant 1', 'or long before it was granted the lock with the new one');
 };
@@ -498,8 +454,6 @@ subtest 'a pooler' => sub {
 	my $explains = sub { my ($worker, $state, $at) = @_; return scalar(my @why = $causes->explain({ worker => $worker, state => $state }, $at, $at)); };
 	is($explains->(1, '08P01', 11), 1, 'its end explains the error of a client');
 	is($explains->(1, undef, 11), 1, 'and the loss of its lock');
-	is($explains->(1, '42501', 11), 0, 'but not any error');
-	is($explains->(1, '08P01', 20), 0, 'not for long');
 	is($explains->(2, '08P01', 11), 0, 'and not that of somebody else');
 };
 
@@ -541,7 +495,6 @@ subtest 'crashes' => sub {
 		return scalar Torture->_crashes((bless { file => $file->filename }, 'Server'), { 17 => 1 });
 	};
 	my $died = 'LOG:  server process (PID %d) was terminated by signal %d';
-	is($crashes->(), 0, 'none');
 	is($crashes->(sprintf $died, 17, 9), 0, 'one that the nemesis killed');
 	is($crashes->(sprintf $died, 18, 9), 1, 'one that it did not');
 	is($crashes->(sprintf $died, 17, 11), 1, 'or that died of something else');

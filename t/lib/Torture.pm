@@ -34,13 +34,15 @@ package Torture;
 use strict;
 use warnings;
 use Carp;
+use List::Util qw(max);
 use POSIX qw(:sys_wait_h);
-use Time::HiRes qw(sleep time);
+use Time::HiRes qw(time);
 
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils qw(slurp_file);
 
 use BadHost;
+use Deadline;
 use Peer;
 use Pgbouncer;
 use Tls;
@@ -284,20 +286,16 @@ sub _torture
 	$log->write('torture', 0, 'clock', 'epoch', 0, epoch => sprintf '%.6f', time);
 	my @workers = map { Torture::Worker->start($self->_worker($_)) } 1 .. $self->{workers};
 	my @witnesses = (Torture::Witness->watchman($log, $self->{ensemble}), map { Torture::Witness->listener($log, $self->{clusters}[$_], $_) } 0, 1);
-	my $nemesis = $self->_nemesis(@workers);
+	my $nemesis = Torture::Nemesis->new(workers => \@workers, objects => $self->{list},
+		map { $_ => $self->{$_} } qw(ensemble proxies clusters log impossible bad_hosts pool pooled schedule));
 	$nemesis->step while $log->now < $self->{seconds};
 	$nemesis->heal;
 
-	my $deadline = time + $self->{hang} + 30;
+	my $end = $log->now + $self->{hang} + 30;
 	foreach my $worker (@workers)
 	{
-		my $pid;
-		while (($pid = waitpid $worker->{pid}, WNOHANG) == 0 && time < $deadline) { sleep 0.05; }
-		if ($pid == 0)
-		{
-			kill 'KILL', $worker->{pid};
-			waitpid $worker->{pid}, 0;
-		}
+		eval { until_true(sub { waitpid($worker->{pid}, WNOHANG) != 0 }, 'its end', max(0, $end - $log->now)); 1 }
+		  or kill('KILL', $worker->{pid}) && waitpid $worker->{pid}, 0;
 		push @{ $self->{failed_workers} }, $worker->{number} if $?;
 	}
 	$_->stop for @witnesses;
@@ -311,22 +309,12 @@ sub _worker
 	my ($self, $number) = @_;
 	return (
 		number => $number,
-		seed => $self->{seed},
-		clusters => $self->{clusters},
 		cluster => $number % 2,
 		objects => $self->{list},
 		kinds => $self->{takes},
-		foreign_table => 1,
-		log => $self->{log},
-		seconds => $self->{seconds},
-		think => $self->{think},
-		rest => $self->{rest},
-		hang => $self->{hang},
-		fence => $self->{fence},
 		remote => $self->{fence} || $self->{guard} eq 'off',
 		peer => $self->{foreign}{$number},
-		hosts => $self->{hosts},
-		session_timeout => $self->{session_timeout},
+		map({ $_ => $self->{$_} } qw(seed clusters log seconds think rest hang fence hosts session_timeout)),
 		$self->{pooled}{$number} ? (pooled => 1, clusters => [ $self->{clusters}[0], $self->{pool} ]) : (),
 		$number == $self->{reader_at_standby} ? $self->_only_reads_at_standby : ());
 }
@@ -340,22 +328,6 @@ sub _only_reads_at_standby
 		kinds => { shared => 1 },
 		clusters => [ map { $_->at_standby } @{ $self->{clusters} } ],
 		objects => [ grep { $_->{cluster} == 0 && $_->{kind} ne 'places' } @{ $self->{list} } ]);
-}
-
-sub _nemesis
-{
-	my ($self, @workers) = @_;
-	return Torture::Nemesis->new(
-		ensemble => $self->{ensemble},
-		proxies => $self->{proxies},
-		clusters => $self->{clusters},
-		workers => \@workers,
-		objects => $self->{list},
-		log => $self->{log},
-		impossible => $self->{impossible},
-		bad_hosts => $self->{bad_hosts},
-		map({ $_ => $self->{$_} } qw(pool pooled)),
-		schedule => $self->{schedule});
 }
 
 sub _judge
@@ -390,27 +362,23 @@ sub _judge
 	{
 		$checker->restarted($cluster, map { _without_days($_ - $checker->{epoch}) } @$_) for map { _restarts(slurp_file($_->logfile)) } $self->{clusters}[$cluster]->servers;
 		my $s = zk_session($self->{clusters}[$cluster]);
-		foreach my $line (split /\n/, $s->value('SELECT op, object, worker, hold, token, extract(epoch FROM granted),
-				extract(epoch FROM pg_xact_commit_timestamp(xmin)), seq, read, written FROM history', 120))
-		{
-			my %row = (cluster => $cluster);
-			@row{qw(op object worker hold token granted committed seq read written)} =
-			  map { $_ eq '' ? undef : $_ } split /\|/, $line, -1;
-			# a clock that is wrong is wrong by whole days
-			$_ = _without_days($_ - $checker->{epoch}) for grep { defined } @row{qw(granted committed)};
-			$checker->history(\%row);
-		}
-		foreach my $line (split /\n/, $s->value('SELECT op, object, worker, hold, extract(epoch FROM pg_xact_commit_timestamp(xmin)) FROM visitor', 120))
-		{
-			my %row = (cluster => $cluster);
-			@row{qw(op object worker hold committed)} = split /\|/, $line;
-			$checker->abroad({ %row, committed => _without_days($row{committed} - $checker->{epoch}) });
-		}
-		foreach my $line (split /\n/, $s->value('SELECT id, seq, value FROM object'))
-		{
-			my ($id, $seq, $value) = split /\|/, $line;
-			$checker->object({ id => $id, kind => $self->{list}[$id]{kind}, seq => $seq, value => $value });
-		}
+		# { column => value, ... } for each row; a clock that is wrong is wrong by whole days
+		my $rows = sub {
+			my ($table, @columns) = @_;
+			my %sql = (granted => 'extract(epoch FROM granted)', committed => 'extract(epoch FROM pg_xact_commit_timestamp(xmin))');
+			my @rows;
+			foreach my $line (split /\n/, $s->value('SELECT ' . join(', ', map { $sql{$_} // $_ } @columns) . " FROM $table", 120))
+			{
+				my %row = (cluster => $cluster);
+				@row{@columns} = map { $_ eq '' ? undef : $_ } split /\|/, $line, -1;
+				$_ = _without_days($_ - $checker->{epoch}) for grep { defined } @row{ grep { $sql{$_} } @columns };
+				push @rows, \%row;
+			}
+			return @rows;
+		};
+		$checker->history($_) for $rows->('history', qw(op object worker hold token granted committed seq read written));
+		$checker->abroad($_) for $rows->('visitor', qw(op object worker hold committed));
+		$checker->object({ %$_, kind => $self->{list}[ $_->{id} ]{kind} }) for $rows->('object', qw(id seq value));
 		$s->quit;
 	}
 	$self->_second_witness;
@@ -459,23 +427,25 @@ sub _left
 	# (what belongs to calls that hang does not go, however long one waits)
 	my $hang = 0;
 	Torture::Log::each_event($self->log_file, sub { $hang ||= $_[4] eq 'hangs' });
-	my $deadline = time + ($hang ? 5 : 60);
 	my @left;
-	while (1)
-	{
-		@left = eval {
-			# everything but the directories of the locks
-			my %known = map { $_ => 1 } '/zklock', '/zklock/torture', map { $_->{full_path} } @{ $self->{list} };
-			my @locks = grep { !$known{$_} } $zk->tree('/');
-			my @sessions = $zk->sessions;
-			my %watches = map { $_->{id} => $_->watch_count // 'an unknown number of' } $zk->nodes;
-			(   map({ "node $_" } @locks), map({ "session $_" } @sessions),
-				map({ "server $_: $watches{$_} watches" } grep { $watches{$_} ne '0' } sort keys %watches));
-		};
-		@left = "could not look: $@" if $@;
-		last if !@left || time > $deadline;
-		sleep 0.1;
-	}
+	eval {
+		until_true(
+			sub {
+				@left = eval {
+					# everything but the directories of the locks
+					my %known = map { $_ => 1 } '/zklock', '/zklock/torture', map { $_->{full_path} } @{ $self->{list} };
+					my @locks = grep { !$known{$_} } $zk->tree('/');
+					my @sessions = $zk->sessions;
+					my %watches = map { $_->{id} => $_->watch_count // 'an unknown number of' } $zk->nodes;
+					(   map({ "node $_" } @locks), map({ "session $_" } @sessions),
+						map({ "server $_: $watches{$_} watches" } grep { $watches{$_} ne '0' } sort keys %watches));
+				};
+				@left = "could not look: $@" if $@;
+				return !@left;
+			},
+			'nothing to be left',
+			$hang ? 5 : 60);
+	};
 	return @left;
 }
 
@@ -484,21 +454,13 @@ sub _left
 sub _crashes
 {
 	my ($self, $node, $killed) = @_;
-	my @crash;
 	my $text = slurp_file($node->logfile);
 	# a stopped process does not see the request to shut down: it is killed
 	# after 5 s
 	my $stubborn = $text =~ /issuing SIGKILL to recalcitrant/;
-	foreach my $line (split /\n/, $text)
-	{
-		next unless $line =~ /terminated by signal|PANIC:|TRAP:|stack smashing|double free/;
-		if ($line =~ /\(PID (\d+)\) was terminated by signal 9/)
-		{
-			next if $killed->{$1} || $stubborn;
-		}
-		push @crash, $node->name . ": $line";
-	}
-	return @crash;
+	return map { $node->name . ": $_" } grep {
+		/terminated by signal|PANIC:|TRAP:|stack smashing|double free/ && !(/\(PID (\d+)\) was terminated by signal 9/ && ($stubborn || $killed->{$1}))
+	} split /\n/, $text;
 }
 
 # From when until when a server was away since a process of its had been killed, by its log.

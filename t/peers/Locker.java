@@ -3,6 +3,7 @@
 
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
+import java.lang.reflect.Method;
 import java.nio.ByteBuffer;
 import java.nio.channels.FileChannel;
 import java.nio.file.DirectoryStream;
@@ -32,36 +33,6 @@ import org.apache.zookeeper.recipes.lock.WriteLock;
 
 public class Locker
 {
-	// Only a subclass has access to the node's name.
-	private interface Named
-	{
-		String node();
-	}
-
-	private static class Mutex extends InterProcessMutex implements Named
-	{
-		Mutex(CuratorFramework client, String path) { super(client, path); }
-
-		@Override
-		public String node() { return getLockPath(); }
-	}
-
-	private static class Write extends InterProcessReadWriteLock.WriteLock implements Named
-	{
-		Write(CuratorFramework client, String path) { super(client, path, null); }
-
-		@Override
-		public String node() { return getLockPath(); }
-	}
-
-	private static class Read extends InterProcessReadWriteLock.ReadLock implements Named
-	{
-		Read(CuratorFramework client, String path, Write write) { super(client, path, null, write); }
-
-		@Override
-		public String node() { return getLockPath(); }
-	}
-
 	// The locks of one client.  The read lock and the write lock of a path
 	// belong together.
 	private static class Locks
@@ -75,12 +46,12 @@ public class Locker
 		{
 			if (!locks.containsKey(name + path)) {
 				switch (name) {
-					case "mutex": locks.put(name + path, new Mutex(client, path)); break;
+					case "mutex": locks.put(name + path, new InterProcessMutex(client, path)); break;
 					case "read":
 					case "write":
-						Write write = new Write(client, path);
-						locks.put("write" + path, write);
-						locks.put("read" + path, new Read(client, path, write));
+						InterProcessReadWriteLock both = new InterProcessReadWriteLock(client, path);
+						locks.put("write" + path, both.writeLock());
+						locks.put("read" + path, both.readLock());
 						break;
 					default: throw new Exception("no such class: " + name);
 				}
@@ -90,7 +61,9 @@ public class Locker
 
 		long token(InterProcessMutex lock) throws Exception
 		{
-			String node = ((Named) lock).node();
+			Method method = InterProcessMutex.class.getDeclaredMethod("getLockPath");    // which is protected
+			method.setAccessible(true);
+			String node = (String) method.invoke(lock);
 			Stat stat = node == null ? null : client.checkExists().forPath(node);
 			return stat == null ? 0 : stat.getCzxid();
 		}

@@ -407,24 +407,14 @@ sub _check_overlap
 		$work{until} = min($work{until}, $self->_lost_at($row) // $work{until});
 		push @all, \%work;
 	}
-	my $overlap = sub {
-		my ($one, $two) = map { $_->{row} } @_;
-		$self->found('overlap', sprintf 'object %d: op %d from %.6f, when op %d committed at %.6f',
-			@$one{qw(object op granted)}, @$two{qw(op committed)});
-	};
-	foreach my $conflict (Torture::Sweep::conflicts(@writers))
+	# (of all, writers have been compared)
+	foreach my $conflict (Torture::Sweep::conflicts(@writers), grep { grep { !Torture::Sweep::exclude($_, $_) } @$_ } Torture::Sweep::conflicts(@all))
 	{
 		my ($work, @others) = @$conflict;
 		@others = grep { $_->{row}{hold} != $work->{row}{hold} } @others;
-		$overlap->($work, $others[0]) if @others;
-	}
-	foreach my $conflict (Torture::Sweep::conflicts(@all))
-	{
-		# (two writers have been compared)
-		next unless grep { !Torture::Sweep::exclude($_, $_) } @$conflict;
-		my ($work, @others) = @$conflict;
-		@others = grep { $_->{row}{hold} != $work->{row}{hold} } @others;
-		$overlap->($work, $others[0]) if (Torture::Sweep::conflicts($work, @others));
+		next unless Torture::Sweep::conflicts($work, @others);
+		my ($one, $two) = map { $_->{row} } $work, $others[0];
+		$self->found('overlap', sprintf 'object %d: op %d from %.6f, when op %d committed at %.6f', @$one{qw(object op granted)}, @$two{qw(op committed)});
 	}
 
 	# the tokens of all holds, including those that wrote nothing

@@ -181,7 +181,7 @@ sub _aside
 	my $hold = $self->{held}[0];
 	return if $self->{only_reads};
 	if ($way < 0.15) { $self->{aside} = { notifies => 1 }; $self->_call($s, 'notify', "NOTIFY torture, '$self->{op}'"); }
-	elsif ($way < 0.3 && $self->{foreign_table})
+	elsif ($way < 0.3)
 	{
 		$self->{aside} = { abroad => 1 - $s->{cluster} };
 		$self->_call($s, 'abroad', "INSERT INTO abroad VALUES ($self->{op}, $hold->{object}{id}, $self->{number}, $hold->{id})", %{ $self->{aside} });

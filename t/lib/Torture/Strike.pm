@@ -50,8 +50,7 @@ my %limit;    # what is limited => the soft limit of all that we start
 # the worker sleeps.
 my %STRIKE = (
 	backend_kill => sub { my ($pid, undef, $tell) = @_; return _at_once($tell, sub { kill 'KILL', $pid }); },
-	backend_stop => \&_stop,
-	backend_pause => \&_stop,
+	map({ $_ => sub { my ($pid, $order, $tell, $sleep) = @_; return _stop($pid, $order->{for}, $tell, $sleep); } } qw(backend_stop backend_pause)),
 	cancel => sub { my ($pid, undef, $tell) = @_; return _at_once($tell, sub { kill 'INT', $pid }); },
 	keeper_stop => sub { my ($pid, $order, $tell) = @_; return _in_background($tell, sub { _stop_keeper($pid, $order->{for}) }); },
 	connection_cut => sub { my ($pid, undef, $tell) = @_; return _in_background($tell, sub { _tool('connections', $pid) }); },
@@ -61,7 +60,7 @@ my %STRIKE = (
 	},
 	threads => sub {
 		my ($pid, $order, $tell) = @_;
-		return _in_background($tell, sub { return _limited($pid, 'nproc', 1, sub { _asleep($pid, 0.6 * $order->{for}, $tell); sleep 0.4 * $order->{for} }) });
+		return _in_background($tell, sub { return _limited($pid, 'nproc', 1, sub { _stop($pid, 0.6 * $order->{for}, $tell, sub { sleep $_[0] }, kind => 'backend_stop'); sleep 0.4 * $order->{for} }) });
 	});
 
 our @KINDS = sort keys %STRIKE;
@@ -103,12 +102,12 @@ sub _at_once
 
 sub _stop
 {
-	my ($pid, $order, $tell, $sleep) = @_;
-	$tell->('begin');
+	my ($pid, $seconds, $tell, $sleep, @more) = @_;
+	$tell->('begin', @more);
 	kill 'STOP', $pid;
-	$sleep->($order->{for});
+	$sleep->($seconds);
 	kill 'CONT', $pid;
-	$tell->('end');
+	$tell->('end', @more);
 	return;
 }
 
@@ -159,17 +158,6 @@ sub _stop_keeper
 	sleep $seconds;
 	$let_go->();
 	return 'done';
-}
-
-sub _asleep
-{
-	my ($pid, $seconds, $tell) = @_;
-	$tell->('begin', kind => 'backend_stop');
-	kill 'STOP', $pid;
-	sleep $seconds;
-	kill 'CONT', $pid;
-	$tell->('end', kind => 'backend_stop');
-	return;
 }
 
 # Does that while this process has this soft limit

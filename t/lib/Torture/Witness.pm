@@ -32,6 +32,7 @@ use warnings;
 use POSIX ();
 use Time::HiRes qw(sleep);
 
+use Child;
 use ZkClient;
 use Zklock;
 
@@ -43,7 +44,11 @@ sub _start
 	my ($class, $code) = @_;
 	my $parent = $$;
 	my $pid = fork // die "could not fork: $!";
-	return bless { pid => $pid, owner => $$ }, $class if $pid;
+	if ($pid)
+	{
+		Child::remember($pid);
+		return bless { pid => $pid }, $class;
+	}
 
 	my $going = 1;
 	$SIG{TERM} = sub { $going = 0 };
@@ -55,17 +60,9 @@ sub _start
 sub stop
 {
 	my ($self) = @_;
-	my $pid = delete $self->{pid} or return;
-	kill 'TERM', $pid;
-	waitpid $pid, 0;
-	return;
-}
-
-sub DESTROY
-{
-	my ($self) = @_;
-	local ($?, $!, $@);
-	$self->stop if $self->{owner} == $$;
+	kill 'TERM', $self->{pid};
+	waitpid $self->{pid}, 0;
+	Child::forget($self->{pid});
 	return;
 }
 

@@ -39,7 +39,6 @@ our $HANG = 60;    # seconds after which a call is considered hung, unless the r
 #   log, seconds       it works until the log reaches this time
 #   think, rest, hang  see Torture->new
 #   fence              whether to use zk_fence
-#   foreign_table      whether there is the foreign table "abroad"
 #   remote             whether to write in the cluster where the lock is not held
 #   only_reads         whether its server may be a standby
 #   pooled             whether it locks behind a pooler, in sessions that others have, too
