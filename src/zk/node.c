@@ -717,6 +717,8 @@ zkn_granted(ZkSession *s, ZkNode *n)
 void
 zkn_tell_granted(ZkSession *s, ZkNode *n)
 {
+	zk_assert(n->want.mode == ZKP_SEMAPHORE);	/* another one would be
+												 * renamed */
 	zks_enter(s);
 	if (n->telling == TELLS_NOTHING)
 	{
