@@ -330,6 +330,26 @@ subtest 'what ZooKeeper itself has lost' => sub {
 	is(story([ $ops->(second => { begin => 70.6 }) ]), 'overlap 1, two holders 1', 'of what is lost: two holders');
 };
 
+# A node of a leader whose epoch is 1, with the number 7, which the next one gives again
+subtest 'what ZooKeeper has forgotten' => sub {
+	my $node = sub { return (path => "/torture/1/x-lock-000000000$_[0]", @_[ 1 .. $#_ ]) };
+	my $ops = sub {
+		my (%change) = @_;
+		return (
+			op(token => (1 << 32) + 5, begin => 8, left => 9, $node->(6)),
+			op(token => (2 << 32) + 1, begin => 20, made => 19.5, left => 21, $node->(7), %{ $change{then} // {} },
+				lost => [ { czxid => (1 << 32) + 9, session => 's1', made => 9.5, gone => 60, how => 'close', by => 's1', $node->(7), %{ $change{forgotten} // {} } } ]));
+	};
+	is(story([ $ops->() ]), '', 'nobody waits for it');
+	my @told = judged({ ops => [ $ops->() ], end => 1100 })->losses;
+	is($told[0], 'ZooKeeper lost what it had logged: 1 numbers were given once more after epoch 1, at 9.500-19.500 s', 'which is told');
+	is(story([ $ops->(then => { $node->(8) }) ]), 'turn 1', 'unless the next one has another number');
+	is(story([ $ops->(forgotten => { czxid => (2 << 32) + 0 }) ]), 'turn 1', 'or it is of the same leader');
+	is(story([ $ops->(forgotten => { gone => 19.4 }, then => { begin => 20 }) ]), '', 'or it is gone, and the directory may be another one');
+	is(story([ $ops->(), op(token => (2 << 32) + 3, begin => 30, left => 50, $node->(8)), op(token => (2 << 32) + 4, begin => 40, left => 41, $node->(9)) ]),
+		'turn 1, two holders 1', 'all else is judged');
+};
+
 subtest 'what an earlier checker let pass' => sub {
 	my @undone = (phase => 'failed', row => 0);
 

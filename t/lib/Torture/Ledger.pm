@@ -51,15 +51,19 @@ ZooKeeper can lose what it has answered.  That is believed of an epoch (of a lea
 holds of two workers or more have tokens of it that the log does not have, and all of
 these are greater than whatever it has of that epoch.  It began after the last change
 before them that is in the log, and was over with the first one of a later epoch; in this
-time each of these holds must have been asked for, or granted.  Then these are not judged:
+time each of these holds must have been asked for, or granted.  It is also believed of an
+epoch if its log has a node whose number in its directory was given once more by a later
+leader, while by the log that node was still there: the servers have logged it, and do not
+know of it.  Then these are not judged:
 
   no node        of these holds
   turn, stale grant, late grant
                  of who waited at some time in between
   turn, stale grant, late release
-                 for nodes that the log has before and after: they may have been deleted
-                 in between, and have come back, for some servers or all.  So nobody need
-                 wait for them, but may
+                 for nodes that the log has before, or that are forgotten, and has
+                 after: they may have been deleted in between, and have come back, for
+                 some servers or all; or none may know of them.  So nobody need wait for
+                 them, but may
   loss, hand     of such nodes
   needless refusal
                  in between, and until a session timeout later
@@ -108,7 +112,8 @@ sub logged
 sub judged { return $_[0]->{judged}; }
 
 # What ZooKeeper has lost: { epoch, from, to, holds => [ ... ], doubtful => how many of
-# their tokens a single server has logged }, ...
+# their tokens a single server has logged }, or { epoch, from, to, again => how many numbers
+# were given once more }, ...
 sub losses { return @{ $_[0]->{losses} // [] }; }
 
 # The worker of each session
@@ -158,6 +163,7 @@ sub link
 		_has($hold, $before->{node}) if $before->{node};
 	}
 
+	$self->_find_forgotten;
 	$self->_find_losses(grep { !$_->{node} && ($_->{token} // '') =~ /^[1-9]\d*$/ } @$holds);
 
 	push @{ $attempts{"$_->{worker} $_->{object}"} }, $_ for sort { $a->{invoked} <=> $b->{invoked} } @$attempts;
@@ -191,6 +197,36 @@ sub _find_losses
 	return;
 }
 
+# These nodes are logged, and forgotten: a later one has the number of one that is still
+# there, so that its directory was not made anew in between.
+sub _find_forgotten
+{
+	my ($self) = @_;
+	my $epochs = $self->{epochs} // {};
+	my %loss;
+	foreach my $queue (values %{ $self->{queue} })
+	{
+		my @there;
+		foreach my $node (@$queue)
+		{
+			my ($number) = ($node->{path} // '') =~ /(\d{10})$/ or next;
+			@there = grep { ($_->[1]{gone} // 9**9) > $node->{made} } @there;
+			foreach my $forgotten (map { $_->[1] } grep { $_->[0] >= $number } @there)
+			{
+				my $epoch = $forgotten->{czxid} >> 32;
+				my $to = min(map { $epochs->{$_}{first} } grep { $_ > $epoch } keys %$epochs);
+				next if !defined $to || $to > $node->{made};
+				my $loss = $loss{$epoch} //= { epoch => $epoch, from => $forgotten->{made}, to => $to, holds => [] };
+				$loss->{from} = min($loss->{from}, $forgotten->{made});
+				$loss->{again}++;
+			}
+			push @there, [ $number, $node ];
+		}
+	}
+	push @{ $self->{losses} }, map { $loss{$_} } sort { $a <=> $b } keys %loss;
+	return;
+}
+
 # Whether some time lies, in part, within what ZooKeeper has lost, or so long after it
 sub _is_lost_time
 {
@@ -198,11 +234,11 @@ sub _is_lost_time
 	return !!grep { $to >= $_->{from} && $from <= $_->{to} + ($after // 0) } $self->losses;
 }
 
-# Whether the log has this node before and after something was lost
+# Whether the log has this node before something was lost, or forgotten, and after
 sub _may_have_come_back
 {
 	my ($self, $node) = @_;
-	return !!grep { $node->{made} <= $_->{from} && ($node->{gone} // 9**9) >= $_->{to} } $self->losses;
+	return !!grep { $node->{made} <= ($_->{again} ? $_->{to} : $_->{from}) && ($node->{gone} // 9**9) >= $_->{to} } $self->losses;
 }
 
 # Whether a call may have been refused because of something that is lost
