@@ -228,8 +228,9 @@ foreach my $servers ($zk, ZooKeeper->new->start)
 		$s->send("SET deadlock_timeout = '10ms'; SELECT zk_lock('@{[ last_path() ]}')");
 		zk_until(sub { eval { $servers->children("$ROOT/__zklock_waits__") == 1 } }, 'it waits, and has published that');
 		zk_until(sub { ($servers->nodes)[0]->watch_count > $FULL }, 'all is watched');
-		$proxy->drop;
+		$proxy->cut_off;
 		zk_until(sub { ($servers->nodes)[0]->watch_count < $FULL }, 'it to be cut off');
+		$proxy->pass;
 		ok(zk_until(sub { ($servers->nodes)[0]->watch_count > $FULL }, 'its watches'), 'cut off, it connects again with all watches');
 		$other->quit;
 		is($s->wait->{out}, 't', 'the wait goes on');
