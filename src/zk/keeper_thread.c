@@ -334,21 +334,21 @@ keep(ZkSession *s)
  * ended before the next one begins; that takes no more than 4.5 s.  A semaphore,
  * since the owner may take it, and the keeper gives it back.
  */
-static sem_t turn;
+static sem_t library;
 
 /* How often to look whether it is free, and still wanted */
-#define TURN_MS				5
+#define LIBRARY_MS				5
 
 static atomic_int nkeepers;
 
 static bool
-take_turn(ZkSession *s)
+take_library(ZkSession *s)
 {
-	while (sem_trywait(&turn) != 0)
+	while (sem_trywait(&library) != 0)
 	{
 		if (atomic_load(&s->closing))
 			return false;
-		poll(NULL, 0, TURN_MS);
+		poll(NULL, 0, LIBRARY_MS);
 	}
 	return true;
 }
@@ -372,7 +372,7 @@ zks_disown(ZkSession *s)
 }
 
 /*
- * Takes the turn and the mutex and opens a handle, unless the owner has.  False:
+ * Takes the library and the mutex and opens a handle, unless the owner has.  False:
  * there is no need.
  */
 static bool
@@ -387,7 +387,7 @@ begin(ZkSession *s)
 	}
 	/* as before, if that cannot be found out this time */
 	(void) zks_resolve(s->options.hosts, false, &s->servers, error, sizeof(error));
-	if (!take_turn(s))
+	if (!take_library(s))
 		return false;
 	zks_lock(s);
 	s->attempts.nfaults = 0;	/* the addresses may be others now */
@@ -426,7 +426,7 @@ attend(ZkSession *s)
 	zkr_free_left_locked(s);
 	zkn_show_locked(s);
 	zks_unlock(s);
-	sem_post(&turn);
+	sem_post(&library);
 	return again;
 }
 
@@ -491,7 +491,7 @@ go_ahead(ZkSession *s)
 	char		error[ZKS_TROUBLE_LEN];
 	struct pollfd fd = {.events = POLLOUT};
 
-	if (threadless || s->options.tls != NULL || sem_trywait(&turn) != 0)
+	if (threadless || s->options.tls != NULL || sem_trywait(&library) != 0)
 		return;
 	zks_enter(s);
 	if (zks_resolve(s->options.hosts, true, &s->servers, error, sizeof(error)) && zks_open_handle_locked(s))
@@ -506,7 +506,7 @@ go_ahead(ZkSession *s)
 		}
 	}
 	else
-		sem_post(&turn);
+		sem_post(&library);
 	zks_leave(s);
 }
 
@@ -519,13 +519,13 @@ go_back(ZkSession *s)
 	zks_enter(s);
 	zks_close_handle_locked(s);
 	zks_leave(s);
-	sem_post(&turn);
+	sem_post(&library);
 }
 
 bool
 zks_start_keeper(ZkSession *s)
 {
-	static bool turn_made;
+	static bool library_made;
 	int			save_errno;
 
 	if (atomic_load(&nkeepers) >= MAX_KEEPERS)
@@ -533,8 +533,8 @@ zks_start_keeper(ZkSession *s)
 		errno = EAGAIN;
 		return false;
 	}
-	if (!turn_made)
-		turn_made = sem_init(&turn, 0, 1) == 0;
+	if (!library_made)
+		library_made = sem_init(&library, 0, 1) == 0;
 	go_ahead(s);
 	atomic_fetch_add(&nkeepers, 1);
 	threadless = !zks_start_thread(&s->keeper, KEEPER_STACK, keeper_main, s);

@@ -137,12 +137,12 @@ write_list(const AddressList *list, char *text)
 	text[0] = '\0';
 	for (int i = 0; i < total; i++)
 	{
-		/* the turn of entry i: 2 * turn is i, or i + total */
-		int			turn = (i % 2 == 0 ? i : i + total) / 2;
+		/* entry i is at this place: twice that is i, or i + total */
+		int			at = (i % 2 == 0 ? i : i + total) / 2;
 
 		if (i > 0)
 			strcat(text, ",");
-		strcat(text, list->text[turn % list->n]);
+		strcat(text, list->text[at % list->n]);
 	}
 }
 

@@ -5,10 +5,10 @@
  *
  * The owner may be computing for hours without a call of ours, so its thread is
  * sent a signal.  Whether it stops is its own decision: its handler asks
- * zks_stop_asked, and no request outlives the turn (mostly a transaction) for
+ * zks_stop_asked, and no request outlives the span (mostly a transaction) for
  * which it was made.  A signal that arrives late, because it was blocked or on
- * its way, finds another turn, or none, and means nothing.  Whether its process is to
- * end is asked in the same way, in other turns.
+ * its way, finds another span, or none, and means nothing.  Whether its process is to
+ * end is asked in the same way, in other spans.
  *
  * All that is shared with the handler is atomic, since that may run while the
  * main thread has the mutex.
@@ -33,7 +33,7 @@
 
 static atomic_int wanted = ZKS_STOP_NEVER;	/* ZksStopWhen */
 
-typedef struct Turn
+typedef struct Span
 {
 	unsigned int last;
 	atomic_uint now;			/* 0: there is nothing to stop */
@@ -42,12 +42,12 @@ typedef struct Turn
 	atomic_uint self;			/* the same, of what the owner asks itself */
 	_Atomic int64_t again_at;	/* when a session's thread asks again */
 	ZkStopReason reason;		/* what was lost then */
-} Turn;
+} Span;
 
-static Turn turns[ZKS_STOP_KINDS];
+static Span spans[ZKS_STOP_KINDS];
 
 #define RELIANCE_BITS		2
-#define LAST_TURN			(UINT_MAX >> RELIANCE_BITS)
+#define LAST_SPAN			(UINT_MAX >> RELIANCE_BITS)
 
 /* The owner: its thread, and the signal that it handles */
 static pthread_t owner;
@@ -89,20 +89,20 @@ void
 zks_stop_begin(ZksStopWhat what, int signal)
 {
 	static bool known = false;
-	Turn	   *t = &turns[what];
+	Span	   *t = &spans[what];
 
 	if (!known)
 		owner = pthread_self();
 	known = true;
 	atomic_store(&owner_signal, signal);
-	t->last = t->last < LAST_TURN ? t->last + 1 : 1;
+	t->last = t->last < LAST_SPAN ? t->last + 1 : 1;
 	atomic_store(&t->now, t->last);
 }
 
 bool
 zks_stop_possible(ZksStopWhat what)
 {
-	return atomic_load(&turns[what].now) != 0;
+	return atomic_load(&spans[what].now) != 0;
 }
 
 static bool
@@ -111,22 +111,22 @@ is_wanted(ZksStopWhat what)
 	return atomic_load(&wanted) >= (what == ZKS_STOP_PROCESS ? ZKS_STOP_TERMINATE : ZKS_STOP_LOST);
 }
 
-/* What one of these says of this turn */
+/* What one of these says of this span */
 static ZkReliance
 reliance_now(ZksStopWhat what, atomic_uint * request)
 {
-	unsigned int turn = atomic_load(&turns[what].now);
+	unsigned int span = atomic_load(&spans[what].now);
 	unsigned int value = atomic_load(request);
 
-	return turn != 0 && value >> RELIANCE_BITS == turn ?
+	return span != 0 && value >> RELIANCE_BITS == span ?
 		(ZkReliance) (value & ((1 << RELIANCE_BITS) - 1)) : ZKN_NOT_RELIED;
 }
 
 ZkReliance
 zks_stop_asked(ZksStopWhat what)
 {
-	ZkReliance	asked = reliance_now(what, &turns[what].asked);
-	ZkReliance	self = reliance_now(what, &turns[what].self);
+	ZkReliance	asked = reliance_now(what, &spans[what].asked);
+	ZkReliance	self = reliance_now(what, &spans[what].self);
 
 	return !is_wanted(what) ? ZKN_NOT_RELIED : asked > self ? asked : self;
 }
@@ -164,8 +164,8 @@ make_timer(void)
 static void
 run_timer(void)
 {
-	bool		run = reliance_now(ZKS_STOP_STATEMENT, &turns[ZKS_STOP_STATEMENT].self) != ZKN_NOT_RELIED ||
-	reliance_now(ZKS_STOP_PROCESS, &turns[ZKS_STOP_PROCESS].self) != ZKN_NOT_RELIED;
+	bool		run = reliance_now(ZKS_STOP_STATEMENT, &spans[ZKS_STOP_STATEMENT].self) != ZKN_NOT_RELIED ||
+	reliance_now(ZKS_STOP_PROCESS, &spans[ZKS_STOP_PROCESS].self) != ZKN_NOT_RELIED;
 	const struct timespec again = {.tv_sec = run ? AGAIN_MS / 1000 : 0};
 	const struct itimerspec spec = {.it_value = again,.it_interval = again};
 
@@ -177,7 +177,7 @@ run_timer(void)
 void
 zks_stop_self(ZksStopWhat what, ZkReliance reliance, const ZkStopReason *why)
 {
-	Turn	   *t = &turns[what];
+	Span	   *t = &spans[what];
 
 	if (what == ZKS_STOP_PROCESS && !is_wanted(what))
 		reliance = ZKN_NOT_RELIED;
@@ -195,7 +195,7 @@ zks_stop_self(ZksStopWhat what, ZkReliance reliance, const ZkStopReason *why)
 void
 zks_stop_end(ZksStopWhat what)
 {
-	atomic_store(&turns[what].now, 0);
+	atomic_store(&spans[what].now, 0);
 	run_timer();
 }
 
@@ -224,7 +224,7 @@ zks_stop_closes(ZkSession *s)
 void
 zks_stop_reason(ZksStopWhat what, ZkStopReason *result)
 {
-	copy_reason(result, &turns[what].reason);
+	copy_reason(result, &spans[what].reason);
 }
 
 bool
@@ -266,8 +266,8 @@ look_again_locked(ZkSession *s, int64_t now)
 static int64_t
 ask_locked(ZkSession *s, ZksStopWhat what, int64_t now)
 {
-	Turn	   *t = &turns[what];
-	unsigned int this_turn = atomic_load(&t->now);
+	Span	   *t = &spans[what];
+	unsigned int this_span = atomic_load(&t->now);
 	bool		heeds_doubt = zks_stop_heeds_doubt();
 	ZkStopReason why = {.doubt = heeds_doubt && now > undoubted_until_locked(s)};
 	ZkReliance	reliance = ZKN_NOT_RELIED;
@@ -276,20 +276,20 @@ ask_locked(ZkSession *s, ZksStopWhat what, int64_t now)
 		reliance = zkn_reliance_locked(s, heeds_doubt, what == ZKS_STOP_PROCESS, &why);
 	if (reliance == ZKN_NOT_RELIED)
 		return what == ZKS_STOP_STATEMENT ? look_again_locked(s, now) : ZKS_NEVER;
-	if (this_turn == 0)
+	if (this_span == 0)
 		return now + AGAIN_MS * ZKS_MS;
 	if (reliance_now(what, &t->asked) == ZKN_NOT_RELIED || now >= atomic_load(&t->again_at))
 	{
 		atomic_store(&t->again_at, now + AGAIN_MS * ZKS_MS);
 		copy_reason(&t->reason, &why);
-		atomic_store(&t->asked, this_turn << RELIANCE_BITS | reliance);
+		atomic_store(&t->asked, this_span << RELIANCE_BITS | reliance);
 		signal_owner();
 	}
 	return atomic_load(&t->again_at);
 }
 
 /*
- * Ask, if it is time for that.  Returns when to look again: a turn may begin, and the
+ * Ask, if it is time for that.  Returns when to look again: a span may begin, and the
  * setting change, at any time, without a word to this thread.
  */
 int64_t
