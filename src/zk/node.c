@@ -717,6 +717,7 @@ zkn_granted(ZkSession *s, ZkNode *n)
 void
 zkn_tell_granted(ZkSession *s, ZkNode *n)
 {
+	zk_assert(n->want.mode == ZKP_SEMAPHORE);	/* others it would rename */
 	zks_enter(s);
 	if (n->telling == TELLS_NOTHING)
 	{
