@@ -569,25 +569,14 @@ fault 'an upgrade that waits, and one of its nodes is deleted' => sub {
 
 # ------------------------------------------------------------ rules for names
 
-# Prefix => what it is: exclusive, shared, semaphore, or nothing
+# Prefix => what it is: exclusive, shared, semaphore, or nothing.  (Other clients' names for
+# these: t/c/protocol_test)
 my %marker = (
-	"_c_$UUID-lock-" => 'exclusive',                # Curator's mutex, zklock
-	"_c_$HEX-lock-" => 'exclusive',                 # go-zk
-	'lock-' => 'exclusive',                         # Menagerie, madelson
-	'x-00000234abcdef01-' => 'exclusive',           # ZooKeeper's recipe in C
-	'x-72057645343932416-' => 'exclusive',          # and in Java
-	'x--72057645343932416-' => 'exclusive',
-	"${HEX}__lock__" => 'exclusive',                # kazoo's Lock and WriteLock
-	"${HEX}__rlock__" => 'shared',                  # kazoo's ReadLock
-	"_c_$UUID-__WRIT__" => 'exclusive',             # Curator's read-write lock
-	"_c_$UUID-__READ__" => 'shared',
-	"_c_$UUID-shared-lock-" => 'shared',            # zklock
+	'lock-' => 'exclusive',
+	"_c_$UUID-__WRIT__" => 'exclusive',
+	"${HEX}__rlock__" => 'shared',
 	"_c_$UUID-semaphore-1-" => 'semaphore',
-	"_c_$UUID-lease-" => '',                        # Curator's semaphore
-	"_c_$UUID-latch-" => '',                        # and leader latch
-	'ex' => '',                                     # zk-ruby, elsewhere
-	'read-' => '',
-	'other-' => '');
+	"_c_$UUID-lease-" => '');
 
 my %excluded_by = (
 	exclusive => { exclusive => 1, shared => 1 },

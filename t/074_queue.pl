@@ -68,10 +68,6 @@ sub session_named
 	return $s;
 }
 
-# One that notices a loss within a quarter of its timeout.  A statement that looks at a lost
-# lock is not to be canceled: that is t/034's.
-sub victim { return session_named($_[0], session_timeout => '6s', cancel_on_loss => 'off'); }
-
 # The rows of zk_lock_queue, each a hash by the names of the columns; "since" is in ms since
 # 1970, and a column that is NULL is undef.  Texts are characters.
 sub queue_of
@@ -163,31 +159,14 @@ sub breaks
 
 # ------------------------------------------------------------- whoever it is
 
-# (Which names are a contender's, and who holds: t/c/protocol_test.)
-subtest 'nodes of every kind, by hand' => sub {
-	my @prefix = (
-		'_c_other-lock-', 'x-144-', "_c_$UUID-shared-lock-", 'abc__rlock__', '__READ__', "_c_$UUID-__WRIT__",
-		"_c_$UUID-semaphore-2-", "_c_$UUID-semaphore-1-", "_c_$UUID-semaphore-2147483647-");
-	my @client = map { $zk->client } 1 .. 3;
-	$client[ $_ % 3 ]->contend('/zklock/marker', $prefix[$_], data => "number $_") for 0 .. $#prefix;
-
-	# nodes that are no contenders
-	$other->create("/zklock/marker/$_") for 'config', 'lock-000000001', "_c_$UUID-semaphore-0-0000000001", '0000000001';
-	my @rows = queue_is($admin, '/marker', 'modes, in the order of the nodes',
-		'exclusive holds', 'exclusive waits', ('shared waits') x 3, 'exclusive waits', 'semaphore holds', 'semaphore waits', 'semaphore holds');
-	is(join(' ', map { $_->{data} } @rows), join(' ', map { "number $_" } 0 .. $#prefix), 'what each wrote');
-	is(join(' ', map { $_->{zk_session} } @rows), join(' ', map { $client[ $_ % 3 ]->session_id } 0 .. $#prefix), 'whose session');
-	is(join(' ', map { join '', map { $_ // '' } @$_{@IDENTITY} } @rows), ' ' x $#rows, 'and no more is known of them');
-	$_->close for @client;
-	$other->delete_tree('/zklock/marker');
-};
-
-# They hold when it says so; and each is broken in turn.
+# They hold when it says so; and each is broken in turn.  (Which names are a contender's, and
+# who holds: t/c/protocol_test.)
 subtest "Curator's mutex, kazoo's lock and SQL" => sub {
 	is($_->wait, 'ready', $_->kind . ' is there') for values %peer;
 	my $identifier = "kazoo \x{20ac} \\ {\"a\": [1]} 'x'";
 	is($peer{kazoo}->ask(encode('UTF-8', "identify $identifier")), 'ok', 'with a name of its own');
-	my $s = victim('SQL');
+	# one that notices a loss soon; a statement that looks at a lost lock is not to be canceled: that is t/034's
+	my $s = session_named('SQL', session_timeout => '6s', cancel_on_loss => 'off');
 	my @queue = (
 		[ $peer{curator}, 'acquire /zklock/mixed 60000 mutex' ],
 		[ $s, q{SELECT zk_lock('/mixed')} ],
@@ -207,7 +186,10 @@ subtest "Curator's mutex, kazoo's lock and SQL" => sub {
 		my $token = $who == $s ? $s->wait->{out} eq 't' && $s->value('SELECT token FROM zk_locks') : $who->acquired($who->wait);
 		is($token, $rows[$i]{token}, "number $i holds it, with that token");
 		is(scalar(grep { $queue[$_][0]->is_done } $i + 1 .. $#queue), 0, 'and nobody else');
-		breaks("number $i", '/mixed', $rows[$i], $who == $s ? $s->pid : $rows[$i]{zk_session});
+		# and no tag in between
+		breaks("number $i", '/mixed', $rows[$i], "The node belongs to ZooKeeper session $rows[$i]{zk_session}"
+			  . ($who == $s ? ', host "' . hostname() . '", port "' . $node->port . '", cluster_name "main", pid "' . $s->pid . '"' : ''),
+			$who == $s ? qw(postgres SQL) : ());
 	}
 	zk_wait_hold($s, 'lost');
 	$s->query('SELECT zk_unlock_all()');
@@ -245,6 +227,7 @@ subtest 'what others wrote' => sub {
 		my @rows = queue_is($s, '/data', "in $database", 'exclusive holds', ('exclusive waits') x $#data);
 		is(join(' ', grep { bytes_of($rows[$_]{data} // '') ne substr $data[$_], 0, $KEPT } 0 .. $#data), '', 'as it was written');
 		is(scalar(grep { ($_->{data} // 'NULL') eq '' } @rows), 0, 'what is empty is NULL');
+		is(join('', map { $_ // '' } map { @$_{@IDENTITY} } @rows[ 0 .. 20 ]), '', 'and no more is known of them');
 		# a terminal would interpret them: ESC, and the 8-bit control characters
 		is(scalar(grep { ($_->{data} // '') =~ /[\0-\x1f\x7f-\x9f]/ } @rows), 0, 'no control character');
 		is($rows[18]{data}, "\x{20ac} \x{1f512}", 'what can be shown is') if $database eq 'postgres';
@@ -395,19 +378,6 @@ subtest 'zk_lock_paths: locks of several sessions, and of other clients' => sub 
 	$_->quit for $two, $three;
 	$other->delete_tree('/zklock/jobs2');
 
-	# in the other styles a reader that was a writer has a node of another name
-	foreach my $style (qw(curator curator_rw kazoo))
-	{
-		my ($s, $reader) = map { session_named($_, node_style => $style) } 1, 2;
-		my $path = "/styles/$style";
-		$s->value("SELECT zk_lock_shared('$path'), zk_lock('$path')");
-		joins($path, 3, sub { $reader->send("SELECT zk_lock_shared('$path')") });
-		is_deeply([ paths_of($admin, $path) ], ["$path lock 3 2 1"], "$style, upgraded, and a reader behind: who upgrades holds twice");
-		$s->value("SELECT zk_unlock('$path'), zk_unlock_shared('$path')");
-		$reader->wait;
-		$_->quit for $s, $reader;
-	}
-
 	my $s = session_named('single', node_style => 'single');
 	my @single = map { "/single/$_" } qw(a b c/d);
 	$s->value('SELECT ' . join ', ', map { "zk_lock('$_')" } @single);
@@ -522,9 +492,14 @@ subtest 'gone in between' => sub {
 		is($while_held->("SELECT mode, granted, pid, token = $token FROM zk_lock_queue('$path')", 'getData', sub { $holder->value("SELECT zk_unlock('$path')") }),
 			'shared|t|' . $holder->pid . "|t\nexclusive|f|" . $writer->pid . '|f', '- the reader holds, with the token that it had, and the writer waits');
 		is_deeply([ paths_of($admin, $path) ], ["$path lock 2 1 holder"], '- as zk_lock_paths says');
-		$holder->quit;
+		$holder->value('SELECT zk_unlock_all()');
 		$writer->wait;
+		$writer->value("SELECT zk_unlock_all(); SELECT zk_lock_shared('$path'), zk_lock('$path')");
+		joins($path, 3, sub { $holder->send("SELECT zk_lock_shared('$path')") });
+		is_deeply([ paths_of($admin, $path) ], ["$path lock 3 2 writer"], '- who upgrades holds twice, and a reader behind it does not');
 		$writer->quit;
+		$holder->wait;
+		$holder->quit;
 	}
 
 	# one that comes back again and again, each time as somebody else
@@ -730,23 +705,8 @@ $client->close;
 
 # ------------------------------------------------------------- zk_lock_break
 
-# (What the loss of a node means for a transaction: t/025 and t/056.)
-subtest 'a holder and a waiter of ours' => sub {
-	my ($victim, $next) = map { victim($_) } 'the victim', 'the next one';
-	$victim->value(q{BEGIN; SELECT zk_xact_lock('/h'); SELECT zk_lock('/h/another')});
-	joins('/h', 2, sub { $next->send(q{SELECT zk_lock('/h')}) });
-	my @rows = queue_of($admin, '/h');
-	breaks('a waiter', '/h', $rows[1], hostname(), $next->pid, 'the next one');
-	zk_wait_queued($zk, $next);
-	# and no tag in between
-	breaks('a holder', '/h', $rows[0], "The node belongs to ZooKeeper session $rows[0]{zk_session}, host \"" . hostname() . '"',
-		'host "' . hostname() . '", port "' . $node->port . '", cluster_name "main", pid "' . $victim->pid . '"', 'postgres', 'the victim');
-	is($next->wait->{out}, 't', 'the next one has it at once');
-	zk_wait_hold($victim, 'lost', '/h');
-	is($victim->value(q{SELECT zk_lock_token('/h') IS NULL, state FROM zk_locks WHERE path = '/h/another'}), 't|held',
-		'the victim notices, and has lost nothing else');
-	is($victim->value('SELECT losses FROM zk_session'), 0, 'its ZooKeeper session goes on');
-};
+# (What the loss of a node means for a transaction: t/025 and t/056; a waiter, and one of two
+# locks, that are broken: t/076 and t/089.)
 
 # What the queue shows can be used to break it, whatever the name is; also one that is
 # longer than any path of ours
