@@ -289,6 +289,7 @@ zks_list_and_watch(ZkSession *s, const char *dir, bool fresh, ZkWatch **watch)
 	ZkWatch    *w = old;
 	ZkRequest  *r = NULL;
 
+	zk_assert(old == NULL || (old->of_children && strcmp(old->path, dir) == 0));
 	zks_enter(s);
 	if (old == NULL || old->in_flight || old->info.state != ZKR_WATCH_ARMED)
 		w = new_watch_locked(s, dir, true);

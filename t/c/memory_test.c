@@ -171,6 +171,7 @@ static ZkSession *session;
 static ZkNode *nodes[NNODES];
 static ZkRequest *requests[NREQUESTS];
 static ZkWatch *watches[NWATCHES];
+static const char *watched[NWATCHES];	/* at random: whose list, or NULL */
 static ZkMark *marks[NMARKS];
 static ZkMarks left;			/* by earlier sessions */
 static char dir[256];
@@ -206,6 +207,7 @@ begin(void)
 	memset(nodes, 0, sizeof(nodes));
 	memset(requests, 0, sizeof(requests));
 	memset(watches, 0, sizeof(watches));
+	memset(watched, 0, sizeof(watched));
 }
 
 static void
@@ -443,6 +445,7 @@ unwatch(int i)
 	if (watches[i] != NULL)
 		zks_unwatch(session, watches[i], false);
 	watches[i] = NULL;
+	watched[i] = NULL;
 }
 
 static void
@@ -1378,7 +1381,6 @@ static const char *const dirs[NDIRS + 1] = {"/a/b", "/a/c", "/none/d"};
 static bool deleted[CHECKS];	/* or will be */
 static ZkpMode mode[CHECKS];	/* ZKP_NONE: a single node */
 static const char *list_of[CHECKS];	/* the directory whose list is asked for */
-static const char *watched[CHECKS]; /* whose list is watched, or NULL */
 static long nsessions,
 			ncreated,
 			nchecked;
@@ -1534,7 +1536,6 @@ do_anything(void)
 		case 2:
 			(void) watch_state(i);
 			unwatch(i);
-			watched[i] = NULL;
 			break;
 		case 3:
 			nap_for(rand() % 3);
