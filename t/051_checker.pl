@@ -234,6 +234,9 @@ subtest 'what is committed' => sub {
 	is(story([ op(begin => 1, abroad => 3) ]), 'late commit 1', 'in the other cluster');
 	is(story([ op(begin => 1, committed => 3, end => 3.01) ], fault(2.001, 3, 'backend_pause', worker => 1)), '', 'by who was stopped at COMMIT');
 	is(story([ op(begin => 1, committed => 3, end => 3.01) ], fault(2.001, 3, 'backend_pause', worker => 2), fault(2.001, 3, 'cancel', worker => 1)), 'late commit 1', 'and nobody else');
+	my $far = sub { return story([ op(begin => 1, abroad => 3, committed => 3, end => 3.01) ], fault(2.001, 3, 'backend_stop', worker => 2, cluster => $_[0])); };
+	is($far->(0), '', 'but, in the other cluster, by who waited for somebody that was stopped there');
+	is($far->(1), 'late commit 2', 'and not here');
 	is(story([ op(begin => 1), op(begin => 2.1, granted => 2) ]), 'overlap 1', 'what overlaps');
 	is(story([ writer(begin => 1), reader(begin => 2.1, granted => 2) ]), 'overlap 1', 'with a reader');
 	is(story([ place(begin => 1), place(begin => 1), place(begin => 2.1, granted => 1.99) ]), 'overlap 1', 'with a place');

@@ -558,14 +558,16 @@ sub _check_readers
 	return;
 }
 
-# Whether its backend was stopped during COMMIT, or waited there for the standby of the
-# other cluster, which the guard cannot see
+# Whether its backend was stopped during COMMIT, or waited there for the other cluster,
+# which the guard cannot see
 sub _slept_at_commit
 {
 	my ($self, $row) = @_;
 	my $commit = $self->{commits}{ $row->{op} } // return 0;
 	return 1 if $self->_waited_for_standby($commit, 'abroad');
-	return !!grep { $_->{kind} =~ /^backend_(?:stop|pause)$/ && $_->{worker} == $row->{worker} } $self->_during($commit);
+	# any backend that is stopped while it commits may keep others of its cluster from that
+	return !!grep { $_->{kind} =~ /^backend_(?:stop|pause)$/ && ($_->{worker} == $row->{worker} || ($_->{cluster} // '') eq ($commit->{abroad} // 'none')) }
+	  $self->_during($commit);
 }
 
 # Whether nobody could see, for a while, what was committed
