@@ -58,11 +58,11 @@ sub reconfigure
 all_hold('before');
 foreach my $mode (qw(leader follower))
 {
-	my ($server) = $all->_in_mode($mode);
+	my ($server) = $all->in_mode($mode);
 	my ($other) = grep { $_ != $server } $all->nodes;
 	reconfigure($other, $server, 0);
 	$server->stop;
-	zk_until(sub { $all->_in_mode('leader') }, 'a leader of the others');
+	zk_until(sub { $all->in_mode('leader') }, 'a leader of the others');
 	all_hold("the $mode has been removed");
 
 	# It was told that it is none of them; with its first configuration it finds them.  Its
@@ -72,7 +72,7 @@ foreach my $mode (qw(leader follower))
 	$server->_configure;
 	$server->start;
 	reconfigure($other, $server, 1);
-	zk_until(sub { $all->_in_mode('leader') && $all->_in_mode('follower') == 2 }, 'two followers');
+	zk_until(sub { $all->in_mode('leader') && $all->in_mode('follower') == 2 }, 'two followers');
 	all_hold('and is back');
 }
 

@@ -693,7 +693,7 @@ sub stop
 }
 
 # Each has this long to answer
-sub _in_mode
+sub in_mode
 {
 	my ($self, $mode, $timeout) = @_;
 	return grep { $_->serves && ($_->four_letter('srvr', $timeout) // '') =~ /^Mode: $mode$/m } $self->nodes;
@@ -704,12 +704,12 @@ sub leader
 {
 	my ($self) = @_;
 	my $node;
-	Deadline::until_true(sub { ($node) = $self->_in_mode('leader', 1) }, 'a leader');
+	Deadline::until_true(sub { ($node) = $self->in_mode('leader', 1) }, 'a leader');
 	return $node;
 }
 
 # One that is slow to answer is one, too.
-sub followers { return $_[0]->_in_mode('follower', 20); }
+sub followers { return $_[0]->in_mode('follower', 20); }
 
 # Cut a follower from its leader (or from the given server).  It takes syncLimit
 # to notice, and until then serves its clients with the state it had; so does

@@ -91,8 +91,8 @@ my %FAULT = (
 	# their own
 	rolling_restart => sub {
 		my ($self, $f) = @_;
-		my ($leader) = $self->{ensemble}->_in_mode('leader');
-		my @todo = $self->{ensemble}->_in_mode('follower');
+		my ($leader) = $self->{ensemble}->in_mode('leader');
+		my @todo = $self->{ensemble}->in_mode('follower');
 		die \'not all servers serve' if !$leader || @todo != 2;
 		push @todo, $leader;
 		my ($server, $part);
@@ -258,7 +258,7 @@ my %FAULT = (
 sub _in_mode
 {
 	my ($self, $f, $mode) = @_;
-	my @found = $self->{ensemble}->_in_mode($mode) or die \"there is no $mode";
+	my @found = $self->{ensemble}->in_mode($mode) or die \"there is no $mode";
 	return $found[ $f->{which} % @found ];
 }
 
