@@ -1380,6 +1380,7 @@ static const char *const dirs[NDIRS + 1] = {"/a/b", "/a/c", "/none/d"};
 
 static bool deleted[CHECKS];	/* or will be */
 static ZkpMode mode[CHECKS];	/* ZKP_NONE: a single node */
+static const char *single_at[CHECKS];	/* of singles[] */
 static const char *list_of[CHECKS];	/* the directory whose list is asked for */
 static long nsessions,
 			ncreated,
@@ -1450,11 +1451,19 @@ make_nodes(int i)
 	do
 		where[n++] = in_dir(dirs[rand() % 20 == 0 ? NDIRS : rand() % NDIRS]);
 	while (n < most && i + n < CHECKS && nodes[i + n] == NULL);
+	single_at[i] = NULL;
 	if (n == 1 && rand() % 3 == 0)
 	{
+		single_at[i] = singles[rand() % NSINGLES];
 		want.mode = ZKP_EXCLUSIVE;
 		want.style = ZKP_SINGLE;
-		where[0] = in_dir(singles[rand() % NSINGLES]);
+		where[0] = in_dir(single_at[i]);
+		/* the owner of a session wants only one there */
+		for (int k = FIRST; k < CHECKS; k++)
+		{
+			if (nodes[k] != NULL && mode[k] == ZKP_NONE && single_at[k] == single_at[i])
+				return;
+		}
 		if (zkn_unwanted(session, where[0], &refused))
 			return;
 	}
