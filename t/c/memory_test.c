@@ -171,7 +171,7 @@ static ZkSession *session;
 static ZkNode *nodes[NNODES];
 static ZkRequest *requests[NREQUESTS];
 static ZkWatch *watches[NWATCHES];
-static const char *watched[NWATCHES];	/* at random: whose list, or NULL */
+static char *watched[NWATCHES];	/* at random: whose list, or NULL */
 static ZkMark *marks[NMARKS];
 static ZkMarks left;			/* by earlier sessions */
 static char dir[256];
@@ -341,24 +341,14 @@ all_answered(void)
 	return true;
 }
 
-/* A path in the walk's directory; good until the eighth next one */
-static char *
-in_dir(const char *below)
-{
-	static char paths[8][ZKS_PATH_LEN];
-	static int	next = 0;
-	char	   *path = paths[next++ % 8];
-
-	snprintf(path, ZKS_PATH_LEN, "%s%s", dir, below);
-	return path;
-}
-
 static void
 create_as(int i, const char *below, ZkpMode mode, ZkpStyle style, bool parents)
 {
-	char	   *dirs[] = {in_dir(below)};
+	char		path[ZKS_PATH_LEN];
+	char	   *dirs[] = {path};
 	ZkpWant		want = {.mode = mode,.style = style,.permits = 3,.identity = "host a\n"};
 
+	snprintf(path, sizeof(path), "%s%s", dir, below);
 	if (!zkn_create(session, dirs, 1, &want, parents, &nodes[i]))
 		nodes[i] = NULL;
 }
@@ -373,11 +363,15 @@ create(int i, const char *below, ZkpMode mode, bool parents)
 static void
 create_group(int i, int n, const char *const *below, ZkpMode mode, bool parents)
 {
+	char		paths[8][300];
 	char	   *dirs[8];
 	ZkpWant		want = {.mode = mode,.style = ZKP_CURATOR,.permits = 3,.identity = "host a\n"};
 
 	for (int k = 0; k < n; k++)
-		dirs[k] = in_dir(below[k]);
+	{
+		snprintf(paths[k], sizeof(paths[k]), "%s%s", dir, below[k]);
+		dirs[k] = paths[k];
+	}
 	if (!zkn_create(session, dirs, n, &want, parents, &nodes[i]))
 		memset(&nodes[i], 0, n * sizeof(ZkNode *));
 }
@@ -513,24 +507,93 @@ all_gone(void)
  *-------------------------------------------------------------------------
  */
 
-/*
- * A node whose directories are created, and a second one that joins it; no directory,
- * and an impossible one
- */
+/* A node whose directories are created, and a second one that joins it */
 static void
 step_create(void)
 {
-	char		below[ZKS_PATH_LEN];
-
 	create(0, "/p/q", ZKP_EXCLUSIVE, true);
 	create(1, "/p/q", ZKP_SHARED, false);
-	create(2, "/none", ZKP_EXCLUSIVE, false);
 	WAIT_FOR(all_settled());
-	watch_node(0);
+}
+
+/* No directory; an impossible directory; one that nobody else will use */
+static void
+step_absent(void)
+{
+	char		below[ZKS_PATH_LEN];
+
+	create(2, "/none", ZKP_EXCLUSIVE, false);
 	snprintf(below, sizeof(below), "/p/q/%s/x", node(0).name);
 	if (node(0).state == ZKN_PRESENT)
 		create(3, below, ZKP_EXCLUSIVE, true);
+	create(9, "/r/s", ZKP_SHARED, true);
 	WAIT_FOR(all_settled());
+	discard(2);
+	discard(3);
+	discard(9);
+}
+
+/* A list requested while the node is ours throughout must contain it */
+static void
+step_list(void)
+{
+	char		path[ZKS_PATH_LEN];
+	ZkNodeState before = node(0).state;
+	ZkAnswer	answer;
+
+	snprintf(path, sizeof(path), "%s/p/q", dir);
+	requests[0] = zks_list(session, path, false, false);
+	requests[1] = zks_list(session, path, true, false);
+	requests[2] = zks_list(session, path, true, false);
+	forget(2);
+	requests[2] = zks_list(session, big, false, false);
+	requests[3] = zks_list(session, dir, true, false);
+	WAIT_FOR(all_answered());
+	if (has_answer(1, &answer) &&
+		answer.rc == ZOK && before == ZKN_PRESENT && node(0).state == ZKN_PRESENT &&
+		state() != ZKS_OVER)
+	{
+		bool		found = false;
+
+		for (int i = 0; i < answer.nchildren; i++)
+			found |= strcmp(answer.children[i], node(0).name) == 0;
+		if (!found)
+			say("bad not in the list: %s", node(0).name);
+	}
+	if (has_answer(2, &answer) &&
+		answer.rc == ZOK && answer.nchildren < 100)
+		say("bad long list: %d", answer.nchildren);
+	forget_all();
+}
+
+/*
+ * Two watches on one node, one on a missing node, one dropped before its
+ * answer; and the only ones on their paths, which have to be removed
+ */
+static void
+step_watch(void)
+{
+	const char *path = path_of(0, "/p/q");
+
+	watches[0] = zks_watch(session, path);
+	watches[1] = zks_watch(session, path);
+	watches[2] = zks_watch(session, "/none");
+	watches[3] = zks_watch(session, path_of(1, "/p/q"));
+	unwatch(3);
+	watches[7] = zks_watch(session, dir);
+	watches[8] = zks_watch(session, big);
+	watches[9] = zks_watch(session, big);
+	unwatch(8);
+	watch_node(0);
+	watch_node(1);
+	requests[0] = zks_list_and_watch(session, dir, false, &watches[14]);
+	requests[1] = zks_list_and_watch(session, dir, true, &watches[15]);
+	requests[2] = zks_list_and_watch(session, "/none", false, &watches[16]);
+	requests[3] = zks_list_and_watch(session, big, true, &watches[17]);
+	forget(1);
+	unwatch(17);
+	WAIT_FOR(all_answered() && node(0).watch != ZKR_WATCH_PENDING && node(1).watch != ZKR_WATCH_PENDING);
+	forget_all();
 }
 
 /* Another client changes and deletes a node that we watch */
@@ -540,7 +603,7 @@ step_event(void)
 	char		other[300];
 	int			nwatches;
 
-	strcpy(other, in_dir("/other"));
+	snprintf(other, sizeof(other), "%s/other", dir);
 	requests[0] = zks_list_and_watch(session, dir, false, &watches[14]);
 	WAIT_FOR(watch_state(14) != ZKR_WATCH_PENDING);
 	forget(0);
@@ -573,6 +636,7 @@ step_event(void)
 	WAIT_FOR(all_answered());
 	ask("do delete", other);
 	WAIT_FOR(watch_state(4) != ZKR_WATCH_ARMED && watch_state(14) != ZKR_WATCH_ARMED);
+	forget_all();
 }
 
 /* Another client deletes our node */
@@ -657,6 +721,24 @@ step_check(void)
 	WAIT_FOR(node(7).state != ZKN_PRESENT && node(8).state != ZKN_PRESENT);
 	if (!in_vain && node(8).state != ZKN_DELETED && !reconnected())
 		say("bad state of one that was deleted: %d", (int) node(8).state);
+	discard(7);
+	discard(8);
+}
+
+/* Discarded in each state: requested, present, watched, being deleted */
+static void
+step_discard(void)
+{
+	create(4, "/p/q", ZKP_EXCLUSIVE, false);
+	discard(4);
+	create(5, "/p/q", ZKP_EXCLUSIVE, false);
+	create(6, "/p/q", ZKP_EXCLUSIVE, false);
+	WAIT_FOR(all_settled());
+	watch_node(5);
+	discard(5);
+	delete_node(6);
+	discard(6);
+	WAIT_FOR(all_gone());
 }
 
 /*
@@ -728,6 +810,8 @@ step_group(void)
 		zkn_delete(session, nodes[g + 5]);
 		WAIT_FOR(node(g + 5).state != ZKN_PRESENT);
 	}
+	discard_some(g, 15);
+	WAIT_FOR(all_gone());
 }
 
 /*
@@ -739,6 +823,7 @@ step_robbed(void)
 {
 	static const char *const dirs[] = {"/g/a", "/p/q", "/g/a"};
 	const int	g = GROUPS;
+	char		path[300];
 
 	create(g + 3, "/g/a", ZKP_SHARED, true);
 	WAIT_FOR(settled(g + 3));
@@ -746,10 +831,13 @@ step_robbed(void)
 	WAIT_FOR(all_gone());
 	ask("do hold", "exists");
 	create_group(g, 3, dirs, ZKP_EXCLUSIVE, false);
-	ask("do steal", in_dir("/g/a"));
+	snprintf(path, sizeof(path), "%s/g/a", dir);
+	ask("do steal", path);
 	WAIT_FOR(all_settled());
 	if (node(g).state == ZKN_PRESENT && node(g + 2).state != ZKN_PRESENT && !in_vain && !reconnected())
 		say("bad group: one is gone, the other is there");
+	discard_some(g, 3);
+	WAIT_FOR(all_gone());
 }
 
 /*
@@ -760,6 +848,7 @@ static void
 step_single(void)
 {
 	const int	g = GROUPS;
+	char		path[300];
 
 	create_as(g, "/p/one", ZKP_EXCLUSIVE, ZKP_SINGLE, true);
 	create_as(g + 1, "/s/two", ZKP_EXCLUSIVE, ZKP_SINGLE, true);
@@ -779,7 +868,8 @@ step_single(void)
 		requests[8] = check(all, 3);
 		WAIT_FOR(answered(8) && node(g).watch != ZKR_WATCH_PENDING && node(g + 1).watch != ZKR_WATCH_PENDING);
 		is_right(8, "single", -1);
-		ask("do delete", in_dir("/s/two"));
+		snprintf(path, sizeof(path), "%s/s/two", dir);
+		ask("do delete", path);
 		requests[8] = check(all, 3);
 		WAIT_FOR(answered(8));
 		is_right(8, "single, one gone", 0);
@@ -788,6 +878,8 @@ step_single(void)
 		if (!in_vain && node(g).state != ZKN_DELETED && !reconnected())
 			say("bad single: state of one that was deleted: %d", (int) node(g).state);
 	}
+	discard_some(g, 3);
+	WAIT_FOR(all_gone());
 }
 
 /* The node must be in the list exactly once, under its old or its new name */
@@ -818,6 +910,7 @@ step_share(void)
 	static const ZkpStyle styles[] = {ZKP_CURATOR, ZKP_CURATOR_RW, ZKP_KAZOO};
 	const int	form[] = {SHARES, SHARES + NKINDS};
 	char		old[2][ZKP_NAME_LEN];
+	char		path[ZKS_PATH_LEN];
 	ZkNode	   *checked[4];
 	int			nchecked = 0;
 	uint64_t	stolen[2] = {0, 0};
@@ -899,7 +992,8 @@ step_share(void)
 		}
 	}
 
-	requests[9] = zks_list(session, in_dir("/p/q"), true, false);
+	snprintf(path, sizeof(path), "%s/p/q", dir);
+	requests[9] = zks_list(session, path, true, false);
 	for (int f = 0; f < 2; f++)
 	{
 		requests[NCROWD + f] = zks_read(session, path_of(form[f], "/p/q"), false, ZKS_DATA_KEPT);
@@ -920,6 +1014,9 @@ step_share(void)
 	}
 	WAIT_FOR(node(form[0] + DELETED).state != ZKN_PRESENT &&
 			 node(form[1] + DELETED).state != ZKN_PRESENT);
+	forget_all();
+	discard_some(SHARES, 2 * NKINDS);
+	WAIT_FOR(all_gone());
 }
 
 static ZkMarkState
@@ -1033,6 +1130,7 @@ step_mark(void)
 			answer.rc == ZOK && answer.data_len == 7 && memcmp(answer.data, "pending", 7) == 0)
 			say("bad mark %d is pending", i);
 	}
+	forget_all();
 }
 
 /* More than one batch, and certainly more than the socket buffers take */
@@ -1057,6 +1155,7 @@ step_crowd(void)
 		for (int64_t until = zks_now() + timeout_ms * ZKS_MS * 2 / 3;
 			 zks_now() < until && state() != ZKS_OVER;)
 			nap();
+	WAIT_FOR(all_gone());
 }
 
 /*
@@ -1133,12 +1232,14 @@ step_forbidden(void)
 {
 	static const char *const dirs[] = {"/p/q", "/f/f"};
 	const int	g = GROUPS;
+	char		path[300];
 
+	snprintf(path, sizeof(path), "%s/f/f", dir);
 	create_as(g, "/f/f", ZKP_EXCLUSIVE, ZKP_KAZOO, true);
 	create_as(g + 1, "/f/f", ZKP_EXCLUSIVE, ZKP_KAZOO, true);
 	create_as(g + 2, "/f/f", ZKP_EXCLUSIVE, ZKP_CURATOR_RW, true);
 	WAIT_FOR(all_settled());
-	ask("do forbid", in_dir("/f/f"));
+	ask("do forbid", path);
 	create_group(g + 3, 2, dirs, ZKP_EXCLUSIVE, false);
 	share(g);
 	share(g + 1);
@@ -1162,8 +1263,10 @@ step_forbidden(void)
 			say("bad forbidden share: states %d, %d, error %d", (int) node(g).state,
 				(int) node(g + 2).state, node(g + 2).rc);
 	}
-	ask("do allow", in_dir("/f/f"));
+	ask("do allow", path);
 	WAIT_FOR(shared(g) && node(g + 2).state != ZKN_PRESENT);
+	discard_some(g, 5);
+	WAIT_FOR(all_gone());
 }
 
 /*-------------------------------------------------------------------------
@@ -1367,21 +1470,18 @@ threads_without_session(void)
  *-------------------------------------------------------------------------
  */
 
-/* slots of nodes, watches, and requests for lists; behind them those for checks */
-#define FIRST		2
-#define NSLOTS		12
-#define CHECKS		(FIRST + NSLOTS)
+#define NSLOTS		12			/* the first of nodes, watches, and requests for lists */
+#define CHECKS		NSLOTS		/* the first of the requests for checks */
 #define NDIRS		2
 #define NSINGLES	3
 
 /* several slots have the same path of a single node; the last directory is never made */
-static const char *const singles[NSINGLES] = {"/1", "/a/2", "/s/3"};
-static const char *const dirs[NDIRS + 1] = {"/a/b", "/a/c", "/none/d"};
+static char *const singles[NSINGLES] = {"/random/1", "/random/a/2", "/random_single/3"};
+static char *const dirs[NDIRS + 1] = {"/random/a/b", "/random/a/c", "/random/none/d"};
 
-static bool deleted[CHECKS];	/* or will be */
-static ZkpMode mode[CHECKS];	/* ZKP_NONE: a single node */
-static const char *single_at[CHECKS];	/* of singles[] */
-static const char *list_of[CHECKS];	/* the directory whose list is asked for */
+static bool deleted[NSLOTS];	/* or will be */
+static ZkpMode mode[NSLOTS];	/* ZKP_NONE: a single node */
+static char *list_of[NSLOTS];	/* the directory whose list is asked for */
 static long nsessions,
 			ncreated,
 			nchecked;
@@ -1415,10 +1515,10 @@ use_list(int i)
 		{
 			/* perhaps once more, in whatever state the watch is */
 			watched[i] = list_of[i];
-			requests[i] = zks_list_and_watch(session, in_dir(list_of[i]), rand() % 2 == 0, &watches[i]);
+			requests[i] = zks_list_and_watch(session, list_of[i], rand() % 2 == 0, &watches[i]);
 		}
 		else
-			requests[i] = zks_list(session, in_dir(list_of[i]), rand() % 2 == 0, false);
+			requests[i] = zks_list(session, list_of[i], rand() % 2 == 0, false);
 	}
 	else if (has_answer(i, &answer))
 	{
@@ -1428,7 +1528,7 @@ use_list(int i)
 		{
 			char		path[ZKS_PATH_LEN];
 
-			snprintf(path, sizeof(path), "%s%s/%s", dir, list_of[i], answer.children[rand() % answer.nchildren]);
+			snprintf(path, sizeof(path), "%s/%s", list_of[i], answer.children[rand() % answer.nchildren]);
 			watches[i] = zks_watch(session, path);
 		}
 		forget(i);
@@ -1449,29 +1549,18 @@ make_nodes(int i)
 	int			refused;
 
 	do
-		where[n++] = in_dir(dirs[rand() % 20 == 0 ? NDIRS : rand() % NDIRS]);
-	while (n < most && i + n < CHECKS && nodes[i + n] == NULL);
-	single_at[i] = NULL;
+		where[n++] = dirs[rand() % 20 == 0 ? NDIRS : rand() % NDIRS];
+	while (n < most && i + n < NSLOTS && nodes[i + n] == NULL);
 	if (n == 1 && rand() % 3 == 0)
 	{
-		single_at[i] = singles[rand() % NSINGLES];
 		want.mode = ZKP_EXCLUSIVE;
 		want.style = ZKP_SINGLE;
-		where[0] = in_dir(single_at[i]);
-		/* the owner of a session wants only one there */
-		for (int k = FIRST; k < CHECKS; k++)
-		{
-			if (nodes[k] != NULL && mode[k] == ZKP_NONE && single_at[k] == single_at[i])
-				return;
-		}
+		where[0] = singles[rand() % NSINGLES];
 		if (zkn_unwanted(session, where[0], &refused))
 			return;
 	}
 	if (!zkn_create(session, where, n, &want, rand() % 2 == 0, &nodes[i]))
-	{
-		memset(&nodes[i], 0, n * sizeof(ZkNode *));
 		return;
-	}
 	for (int k = i; k < i + n; k++)
 	{
 		deleted[k] = false;
@@ -1520,7 +1609,7 @@ use_check(int i)
 		return;
 	nchecked += has_answer(CHECKS + i, &answer);
 	is_right(CHECKS + i, "check", -1);
-	for (int k = FIRST; k < CHECKS; k++)
+	for (int k = 0; k < NSLOTS; k++)
 	{
 		if (node(k).state == ZKN_PRESENT && !deleted[k])
 			which[n++] = nodes[k];
@@ -1532,7 +1621,7 @@ use_check(int i)
 static void
 do_anything(void)
 {
-	int			i = FIRST + rand() % NSLOTS;
+	int			i = rand() % NSLOTS;
 
 	switch (rand() % 5)
 	{
@@ -1555,27 +1644,11 @@ do_anything(void)
 	}
 }
 
-/* A long list, the same with a watch of which nobody wants to know, and anything */
-static void
-step_random(void)
-{
-	ZkAnswer	answer;
-
-	requests[0] = zks_list(session, big, false, false);
-	requests[1] = zks_list_and_watch(session, big, true, &watches[0]);
-	unwatch(0);
-	for (int n = 100; n > 0 && state() != ZKS_OVER; n--)
-		do_anything();
-	WAIT_FOR(all_settled() && answered(0));
-	if (has_answer(0, &answer) && answer.rc == ZOK && answer.nchildren < 100)
-		say("bad long list: %d", answer.nchildren);
-}
-
 /* Of what its owner has, half is given back before the session ends */
 static void
 close_random(void)
 {
-	for (int i = FIRST; i < CHECKS; i++)
+	for (int i = 0; i < NSLOTS; i++)
 	{
 		if (rand() % 2 == 0)
 		{
@@ -1621,8 +1694,9 @@ static void
 walk(const char *ending, int bound_ms, int crowd)
 {
 	static void (*const all[]) (void) = {
-		step_create, step_random, step_event, step_stolen, step_check, step_group, step_robbed, step_single,
-		step_share, step_mark, step_crowd, step_forbidden, step_masses
+		step_create, step_absent, step_list, step_watch, step_event,
+		step_stolen, step_check, step_discard, step_group, step_robbed, step_single, step_share, step_mark,
+		step_crowd, step_forbidden, step_masses
 	};
 	int			nsteps = (int) (sizeof(all) / sizeof(all[0])) -
 		(crowd == 2 ? 0 : crowd == 1 ? 1 : 3);
@@ -1643,9 +1717,6 @@ walk(const char *ending, int bound_ms, int crowd)
 		for (int i = 0; i < nsteps && !stop; i++)
 		{
 			all[i] ();
-			forget_all();
-			discard_some(2, NNODES - 2);
-			WAIT_FOR(all_gone());
 			if (!in_vain)
 				steps++;
 		}
@@ -1671,7 +1742,6 @@ main(int argc, char **argv)
 	if (argc == 6)
 	{
 		srand(atoi(argv[5]));
-		strcpy(dir, "/random");
 		walk_at_random(atoi(argv[4]));
 		return 0;
 	}
