@@ -346,6 +346,8 @@ subtest 'what ZooKeeper has forgotten' => sub {
 	is(story([ $ops->() ]), '', 'nobody waits for it');
 	my @told = judged({ ops => [ $ops->() ], end => 1100 })->losses;
 	is($told[0], 'ZooKeeper lost what it had logged: 1 numbers were given once more after epoch 1, at 9.500-19.500 s', 'which is told');
+	is(story([ $ops->(forgotten => { gone => undef }) ]), '', 'nor is it left, without an end in the log');
+	is(story([ $ops->(forgotten => { gone => undef }, then => { $node->(8) }) ]), 'leak 1, turn 1', '- unlike others');
 	is(story([ $ops->(then => { $node->(8) }) ]), 'turn 1', 'unless the next one has another number');
 	is(story([ $ops->(forgotten => { czxid => (2 << 32) + 0 }) ]), 'turn 1', 'or it is of the same leader');
 	is(story([ $ops->(forgotten => { gone => 19.4 }, then => { begin => 20 }) ]), '', 'or it is gone, and the directory may be another one');

@@ -468,7 +468,9 @@ sub _check_promises
 	{
 		my $call = $self->{open}{$key};
 		# it may have waited, as it must, for a node that another client has forgotten
-		my $left = $self->{ledger}->left_behind($call, $call->{hangs} // $self->{end});
+		my $end = $call->{hangs} // $self->{end};
+		my $left = $self->{ledger}->left_behind($call, $end);
+		next if $self->{ledger}->has_forgotten($end);
 		$self->found('no end', sprintf('op %s of worker %s, invoked at %.3f', $key, $call->{worker}, $call->{time}), $left && $left->{worker});
 	}
 	return;

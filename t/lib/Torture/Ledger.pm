@@ -65,6 +65,7 @@ know of it.  Then these are not judged:
                  some servers or all; or none may know of them.  So nobody need wait for
                  them, but may
   loss, hand     of such nodes
+  leak           of forgotten ones; nor, since then, calls without end
   needless refusal
                  in between, and until a session timeout later
 
@@ -232,6 +233,14 @@ sub _is_lost_time
 {
 	my ($self, $from, $to, $after) = @_;
 	return !!grep { $to >= $_->{from} && $from <= $_->{to} + ($after // 0) } $self->losses;
+}
+
+# Whether something had been forgotten by then: from then on servers may have different data,
+# for good, and who waits at one of them waits for what the others do not have
+sub has_forgotten
+{
+	my ($self, $time) = @_;
+	return !!grep { $_->{again} && $_->{from} <= $time } $self->losses;
 }
 
 # Whether the log has this node before something was lost, or forgotten, and after
@@ -447,6 +456,8 @@ sub judge_releases
 		my $what = "object $node->{object}: the node $node->{czxid} of worker " . ($node->{worker} // '?');
 		if (!defined $node->{gone})
 		{
+			# of one that is forgotten there is no end; what is left, others look at
+			next if grep { $_->{again} && $node->{made} >= $_->{from} && $node->{made} <= $_->{to} } $self->losses;
 			$self->{found}->('leak', "$what is there at the end of ZooKeeper's log");
 			next;
 		}
