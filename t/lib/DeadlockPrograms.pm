@@ -307,7 +307,7 @@ sub _zk_wait
 {
 	my ($wait, $queue) = @_;
 	my @queue = values %{ $queue // {} };
-	my (%seen, @found);
+	my %seen;
 	my @todo = $wait->{waiter};
 	while (defined(my $key = shift @todo))
 	{

@@ -344,12 +344,12 @@ sub losses
 	my @lines;
 	foreach my $loss (@losses)
 	{
-		my (%seen, %by);
 		if ($loss->{again})
 		{
 			push @lines, sprintf 'ZooKeeper lost what it had logged: %d numbers were given once more after epoch %d, at %.3f-%.3f s', @$loss{qw(again epoch from to)};
 			next;
 		}
+		my (%seen, %by);
 		foreach my $hold (@{ $loss->{holds} })
 		{
 			$seen{ $hold->{token} } = 1;

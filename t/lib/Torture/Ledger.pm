@@ -235,6 +235,13 @@ sub _is_lost_time
 	return !!grep { $to >= $_->{from} && $from <= $_->{to} + ($after // 0) } $self->losses;
 }
 
+# Whether this node was logged in a time of which something is forgotten
+sub _is_forgotten
+{
+	my ($self, $node) = @_;
+	return !!grep { $_->{again} && $node->{made} >= $_->{from} && $node->{made} <= $_->{to} } $self->losses;
+}
+
 # Whether something had been forgotten by then: from then on servers may have different data,
 # for good, and who waits at one of them waits for what the others do not have
 sub has_forgotten
@@ -457,7 +464,7 @@ sub judge_releases
 		if (!defined $node->{gone})
 		{
 			# of one that is forgotten there is no end; what is left, others look at
-			next if grep { $_->{again} && $node->{made} >= $_->{from} && $node->{made} <= $_->{to} } $self->losses;
+			next if $self->_is_forgotten($node);
 			$self->{found}->('leak', "$what is there at the end of ZooKeeper's log");
 			next;
 		}
