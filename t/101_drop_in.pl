@@ -684,7 +684,7 @@ zk_leaves_nothing $zk, 'created, dropped, dumped and restored' => sub {
 	like($s->query('BEGIN; DROP EXTENSION zklock_advisory; ROLLBACK; SELECT count(*) FROM zk_locks')->{out}, qr/^4$/,
 		'a DROP EXTENSION that is rolled back releases nothing');
 	my $dropped = $s->query('DROP EXTENSION zklock_advisory');
-	like($dropped->{err}, qr/NOTICE: .*releasing all advisory locks in ZooKeeper/, 'DROP EXTENSION says what it releases');
+	like($dropped->{err}, qr/NOTICE: .*releasing all advisory locks of this session in ZooKeeper/, 'DROP EXTENSION says what it releases');
 	is($s->value(q{SELECT string_agg(concat_ws(' ', path, mode, scope, count), ', ' ORDER BY path COLLATE "C") FROM zk_locks}),
 		'/advisory/fresh/2 exclusive session 1, /x exclusive session 1', "- and leaves zk_lock's");
 	is($s->value(q{SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()}), 0, '- which pg_locks does not show');

@@ -273,7 +273,7 @@ find_orphans(void)
 	if (any)
 		ereport(NOTICE,
 				(orphans != ZKL_SESSION_SCOPES ?
-				 errmsg("releasing all advisory locks in ZooKeeper of this session") :
+				 errmsg("releasing all advisory locks of this session in ZooKeeper") :
 				 errmsg("releasing all ZooKeeper locks of this session"),
 				 errdetail("The functions that could release them have been dropped.")));
 }
