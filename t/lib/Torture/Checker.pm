@@ -552,12 +552,21 @@ sub _check_readers
 			next unless $write->{seq} <= $last || ($writer->{begin} // 9**9) < $hold->{begin};
 			next if defined $self->_lost_at($write) || $writer->{before_its_turn} && $self->{foreign}{ $writer->{worker} };
 			next if $self->_in_doubt($write, $looks[0]{answered});
-			my $what = sprintf 'object %d: hold %d of worker %d read %d at %.3f', @$hold{qw(object hold worker)}, $first, $looks[0]{answered};
-			if ($write->{seq} <= $last) { $self->found('changed under a reader', "$what, and $last later; op $write->{op} wrote that"); }
-			else { $self->found('stale read', sprintf '%s, and op %d, whose hold began at %.3f, wrote %d', $what, $write->{op}, $writer->{begin}, $write->{seq}); }
+			my $kind = $write->{seq} <= $last ? 'changed under a reader' : 'stale read';
+			$self->found($kind, sprintf 'object %d: %s read %d at %.3f, then %d, and op %d wrote %d: %s, its COMMIT from %.3f to %.3f',
+				$hold->{object}, _life($hold), $first, $looks[0]{answered}, $last, @$write{qw(op seq)}, _life($writer), map { $_ // 'NaN' } @$commit{qw(invoked answered)});
 		}
 	}
 	return;
+}
+
+# From when to when, as it was held and as ZooKeeper saw it
+sub _life
+{
+	my ($hold) = @_;
+	my $node = $hold->{node} // {};
+	return sprintf 'hold %d of worker %d from %.3f to %.3f, its node from %.3f to %.3f (%s)',
+	  map({ $_ // 'NaN' } @$hold{qw(hold worker begin until)}, @$node{qw(made gone)}), $node->{how} // 'not deleted';
 }
 
 # Whether its backend was stopped during COMMIT, or waited there for the other cluster,
