@@ -471,6 +471,20 @@ subtest 'a commit in doubt' => sub {
 	is($story->('promote', left => 1.2, gone => 1.3, end => 1.4), 'stale read 1', 'nor is it long before');
 };
 
+subtest 'a backend that ends while its client commits in the other cluster' => sub {
+	my $story = sub {
+		my ($worker, @fault) = @_;
+		return story({ pooled => { $worker => 1 } }, [
+				writer(worker => $worker, begin => 1, left => 2.2, gone => 2.185, end => 2.25, commits => 1.97, commit_answered => 2.2, committed => 2.18,
+					history => { seq => 1, read => 0, written => 1, cluster => 0 }),
+				reader(worker => 4, asked => 1.5, begin => 2.19, looks => [ [ 2.195, 0 ], [ 2.3, 1 ] ]) ], @fault);
+	};
+	my $drop = fault(2.1, 2.1, 'pooler_drop');
+	is($story->(1, $drop), '', 'has lost its lock by then');
+	is($story->(1), 'changed under a reader 1, two holders 1', 'for a reason');
+	is($story->(2, $drop), 'changed under a reader 1', 'and would have been refused in its own');
+};
+
 subtest 'a pooler' => sub {
 	my $causes = Torture::Causes->new(pooled => { 1 => 1 });
 	$causes->fault(10, 1, 'begin', { kind => 'pooler_kill' });

@@ -599,6 +599,8 @@ sub _lost_at
 	return $hold->{until} if $hold->{lost};
 	my $node = $hold->{node} // return;
 	return unless defined $node->{gone};
+	# its backend has ended, and its client, which is busy in the other cluster, learns it next
+	return $hold->{until} if $hold->{until} < ($hold->{left} // 0) && $row->{cluster} != ($self->{homes}{ $hold->{worker} } // $row->{cluster});
 	return $node->{gone} if $node->{how} ne 'delete' && $self->_slept_at_commit($row);
 	my $commit = $self->{commits}{ $row->{op} } // return;
 	return $node->{gone} if $node->{gone} <= $commit->{answered} && $self->_waited_for_standby($commit, 'cluster') && $self->_may_be_lost($hold, $node->{gone});
