@@ -29,7 +29,7 @@ if ($ENV{ZK_MUTANTS}) { @mutants = map { Torture::Mutants::named($_) } split ' '
 elsif (!$all)
 {
 	my $seed = $ENV{MUTANT_SEED} || 1 + int rand 1_000_000;
-	my @sure = grep { $_->{test} || $Torture::Mutants::SCENE{ $_->{scene} }{sure} } @mutants;
+	my @sure = grep { $_->{test} || $Torture::Mutants::SURE{ $_->{scene} } } @mutants;
 	srand $seed;
 	@mutants = $sure[ rand @sure ];
 	srand;

@@ -42,56 +42,39 @@ package Torture::Mutants;
 use strict;
 use warnings;
 
-# What the runs need: faults, their moments, how crowded the queues are.  "sure" means
-# that the violation comes up so often in these seconds that a run without it is out of
-# the question; the others are tested only where somebody asks for them.
+# What the runs need: faults, their moments, how crowded the queues are
+my %CROWD = (seconds => 8, faults => 'none', kinds => 'exclusive', workers => 8, objects => 2, rest => 0.05);
 our %SCENE = (
-	crowd => {
-		what => 'long queues and no fault',
-		sure => 1,
-		options => { seconds => 8, faults => 'none', kinds => 'exclusive', workers => 8, objects => 2, rest => 0.05 }
-	},
-	readers => {
-		what => 'the same with readers',
-		sure => 1,
-		options => { seconds => 8, faults => 'none', kinds => 'exclusive,shared', workers => 8, objects => 2, rest => 0.05 }
-	},
-	places => {
-		what => 'the same with semaphores',
-		sure => 1,
-		options => { seconds => 8, faults => 'none', kinds => 'semaphore', workers => 8, objects => 2, rest => 0.05 }
-	},
-	slow_commit => {
-		what => 'commits take 50 ms, and nothing but the lock keeps the writers apart',
-		sure => 1,
-		options => {
-			seconds => 16, faults => 'none', kinds => 'exclusive', contents => ['counter'], workers => 8, objects => 2, rest => 0.05,
-			fence => 0, commit_delay => 50_000
-		}
-	},
+
+	# long queues and no fault, with readers, or semaphores
+	crowd => {%CROWD},
+	readers => { %CROWD, kinds => 'exclusive,shared' },
+	places => { %CROWD, kinds => 'semaphore' },
+
+	# commits take 50 ms, and nothing but the lock keeps the writers apart
+	slow_commit => { %CROWD, seconds => 16, contents => ['counter'], fence => 0, commit_delay => 50_000 },
+
+	# holders are stopped for longer than their sessions live
 	asleep => {
-		what => 'holders are stopped for longer than their sessions live',
-		sure => 1,
-		options => {
-			seconds => 15, faults => 'backend_stop', moment => 'critical', pause => [ 0.3, 0.8 ], kinds => 'exclusive', contents => ['counter'], objects => 4,
-			fence => 0
-		}
+		seconds => 15, faults => 'backend_stop', moment => 'critical', pause => [ 0.3, 0.8 ], kinds => 'exclusive', contents => ['counter'], objects => 4,
+		fence => 0
 	},
-	handovers => {
-		what => 'as many of them as possible',
-		options => { seconds => 20, faults => 'none', kinds => 'exclusive', workers => 10, objects => 3, style => 'curator', think => [ 0, 0.01 ], rest => 0.01, hang => 10 }
-	},
+
+	# as many handovers as possible
+	handovers => { seconds => 20, faults => 'none', kinds => 'exclusive', workers => 10, objects => 3, style => 'curator', think => [ 0, 0.01 ], rest => 0.01, hang => 10 },
+
+	# somebody deletes nodes of sessions that have several
 	breaks => {
-		what => 'somebody deletes nodes of sessions that have several',
-		options => {
-			seconds => 20, faults => 'lock_break', pause => [ 0.2, 0.4 ], kinds => 'several', workers => 6, objects => 12, style => 'curator', fence => 0,
-			think => [ 2, 3 ], rest => 0.05
-		}
+		seconds => 20, faults => 'lock_break', pause => [ 0.2, 0.4 ], kinds => 'several', workers => 6, objects => 12, style => 'curator', fence => 0,
+		think => [ 2, 3 ], rest => 0.05
 	},
-	drops => {
-		what => 'connections break while many wait',
-		options => { seconds => 10, faults => 'drop', pause => [ 0.5, 1 ], kinds => 'exclusive', workers => 10, objects => 2, rest => 0.05, hang => 10 }
-	});
+
+	# connections break while many wait
+	drops => { %CROWD, seconds => 10, faults => 'drop', pause => [ 0.5, 1 ], workers => 10, hang => 10 });
+
+# Of these the violation comes up so often that a run without it is out of the question;
+# the others are tested only where somebody asks for them.
+our %SURE = map { $_ => 1 } qw(crowd readers places slow_commit asleep);
 
 our @MUTANTS = map { _mutant(@$_) } (
 	[   grants_always => 'a lock that always grants',
@@ -343,7 +326,7 @@ sub named
 }
 
 # The options of Torture->new, without other clients in the queues, who only take time
-sub options { my ($scene) = @_; return (peers => 'no', %{ $SCENE{$scene}{options} }); }
+sub options { my ($scene) = @_; return (peers => 'no', %{ $SCENE{$scene} }); }
 
 # The files of this tree that the mutant changes: file => its new text
 sub _changed
