@@ -355,12 +355,16 @@ sub _judge
 			$killed{ $more->{pid} } = 1 if $more->{kind} eq 'backend_kill' && $more->{pid};
 			$self->{skipped}{"$more->{kind}: $more->{why}"}++ if $phase eq 'skipped';
 		});
-	$checker->found('crash', $_) for map { $self->_crashes($_, \%killed) } map { $_->servers } @{ $self->{clusters} };
 	$checker->found('worker', "worker $_ did not end well") for @{ $self->{failed_workers} };
 
 	foreach my $cluster (0, 1)
 	{
-		$checker->restarted($cluster, map { _without_days($_ - $checker->{epoch}) } @$_) for map { _restarts(slurp_file($_->logfile)) } $self->{clusters}[$cluster]->servers;
+		foreach my $server ($self->{clusters}[$cluster]->servers)
+		{
+			my $text = slurp_file($server->logfile);
+			$checker->found('crash', $server->name . ": $_") for _crashes($text, \%killed);
+			$checker->restarted($cluster, map { _without_days($_ - $checker->{epoch}) } @$_) for _restarts($text);
+		}
 		my $s = zk_session($self->{clusters}[$cluster]);
 		# { column => value, ... } for each row; a clock that is wrong is wrong by whole days
 		my $rows = sub {
@@ -449,18 +453,17 @@ sub _left
 	return @left;
 }
 
-# The processes that died according to a cluster's log, except those that we
+# The processes that died according to a server's log, except those that we
 # killed
 sub _crashes
 {
-	my ($self, $node, $killed) = @_;
-	my $text = slurp_file($node->logfile);
+	my ($log, $killed) = @_;
 	# a stopped process does not see the request to shut down: it is killed
 	# after 5 s
-	my $stubborn = $text =~ /issuing SIGKILL to recalcitrant/;
-	return map { $node->name . ": $_" } grep {
+	my $stubborn = $log =~ /issuing SIGKILL to recalcitrant/;
+	return grep {
 		/terminated by signal|PANIC:|TRAP:|stack smashing|double free/ && !(/\(PID (\d+)\) was terminated by signal 9/ && ($stubborn || $killed->{$1}))
-	} split /\n/, $text;
+	} split /\n/, $log;
 }
 
 # From when until when a server was away since a process of its had been killed, by its log.
