@@ -342,9 +342,6 @@ sub _judge
 		unfair => ($self->{style} // '') eq 'single',    # who waits has no queue
 		homes => { map { $_ => $_ % 2 } grep { !$self->{foreign}{$_} } 1 .. $self->{workers} });
 
-	my @left = $self->_left;
-	$checker->found('leak', $_) for @left;
-	$self->{left} = { map { /^node (.*)/ ? ($1 => 1) : () } @left };
 	my %killed;
 	Torture::Log::each_event(
 		$self->log_file,
@@ -355,6 +352,10 @@ sub _judge
 			$killed{ $more->{pid} } = 1 if $more->{kind} eq 'backend_kill' && $more->{pid};
 			$self->{skipped}{"$more->{kind}: $more->{why}"}++ if $phase eq 'skipped';
 		});
+	# (what belongs to calls that hang does not go, however long one waits)
+	my @left = $self->_left(grep({ $_->{hangs} } values %{ $checker->{calls} }) ? 5 : 60);
+	$checker->found('leak', $_) for @left;
+	$self->{left} = { map { /^node (.*)/ ? ($1 => 1) : () } @left };
 	$checker->found('worker', "worker $_ did not end well") for @{ $self->{failed_workers} };
 
 	foreach my $cluster (0, 1)
@@ -422,15 +423,12 @@ sub _second_witness
 	return;
 }
 
-# What is still in ZooKeeper although all clients are gone
+# What is still in ZooKeeper although all clients are gone, after so many seconds at most
 sub _left
 {
-	my ($self) = @_;
+	my ($self, $seconds) = @_;
 	my $zk = $self->{ensemble};
 	$zk->start;
-	# (what belongs to calls that hang does not go, however long one waits)
-	my $hang = 0;
-	Torture::Log::each_event($self->log_file, sub { $hang ||= $_[4] eq 'hangs' });
 	my @left;
 	eval {
 		until_true(
@@ -448,7 +446,7 @@ sub _left
 				return !@left;
 			},
 			'nothing to be left',
-			$hang ? 5 : 60);
+			$seconds);
 	};
 	return @left;
 }
@@ -556,8 +554,8 @@ sub picture
 		objects => $self->{list},
 		from => $from,
 		to => $to,
-		title => sprintf('who held what: seed %d, commit_guard %s, %s fence, lock %s; %d violations in %d s',
-			@$self{qw(seed guard)}, $self->{fence} ? 'with' : 'without', $self->{lock},
+		title => sprintf('who held what: seed %d, commit_guard %s, %s fence; %d violations in %d s',
+			@$self{qw(seed guard)}, $self->{fence} ? 'with' : 'without',
 			scalar($self->violations), $self->{seconds}));
 	close $handle or die "$file: $!";
 	return;
