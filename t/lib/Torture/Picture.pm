@@ -25,6 +25,8 @@ use strict;
 use warnings;
 use List::Util qw(max min);
 
+use Torture::Schedule;
+
 my $SECONDS = 30;     # per row
 my $SCALE = 48;       # px per second
 my $LEFT = 90;
@@ -33,16 +35,8 @@ my $NARROW = 3;       # bars beside each other in a lane
 my $TOP = 70;         # y of the first row
 my $FAULT_LANE = 11;
 
-# kind of fault => color
-my %FAULT = (
-	(map { $_ => '#c62828' } qw(leader_kill follower_kill ensemble_restart leader_stop follower_stop rolling_restart slow_sync disk_full)),
-	(map { $_ => '#ef6c00' } qw(cut link_stall link_one_way link_flap leader_cut)),
-	(map { $_ => '#1565c0' } qw(swallow delay blackhole one_way flap drop connections)),
-	(map { $_ => '#6a1b9a' } qw(backend_kill backend_stop backend_pause keeper_stop connection_cut cancel descriptors threads)),
-	(map { $_ => '#2e7d32' } qw(pg_immediate promote timeouts sync_hang clock pooler_kill pooler_drop)),
-	acl => '#00838f',
-	outage => '#000000',
-	standstill => '#000000');
+# track of the fault => color; all others are black
+my %COLOR = (ensemble => '#c62828', network => '#1565c0', directory => '#00838f', process => '#6a1b9a', postgres => '#2e7d32', pooler => '#2e7d32');
 
 sub _escape { return $_[0] =~ s/([&<>"])/sprintf '&#%d;', ord $1/ger; }
 
@@ -113,7 +107,7 @@ sub draw
 
 	foreach my $fault (@faults)
 	{
-		my $color = $FAULT{ $fault->{kind} } // '#000000';
+		my $color = $COLOR{ $Torture::Schedule::TRACK_OF{ $fault->{kind} } // '' } // '#000000';
 		my $label = $fault->{kind} . ($fault->{worker} ? " $fault->{worker}" : '');
 		my $tip = _escape(sprintf '%s, %.3f to %.3f s %s', $label, @$fault{qw(begin end)},
 			join ' ', map { "$_=$fault->{$_}" } grep { !/^(?:begin|end|kind|lane|number)$/ } sort keys %$fault);

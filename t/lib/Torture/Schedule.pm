@@ -108,7 +108,8 @@ our %TRACK = (
 		}
 	});
 
-our @FAULTS = sort map { keys %{ $TRACK{$_}{faults} } } keys %TRACK;
+our %TRACK_OF = map { my $track = $_; map { $_ => $track } keys %{ $TRACK{$track}{faults} } } keys %TRACK;
+our @FAULTS = sort keys %TRACK_OF;
 
 my $ROUND = 40;    # s, in which
 my $BUSY = 27;     # faults begin in the first 27
@@ -126,7 +127,7 @@ my @BUSY_PHASES = ([ 'lock', 0, 10 ], [ 'lock', 0, 500 ], [ 'commit', 0, 8 ], [ 
 sub wanted
 {
 	my ($list) = @_;
-	return grep { my $kind = $_; !grep { $_->{faults}{$kind} && $_->{faults}{$kind}{named} } values %TRACK } @FAULTS if $list eq 'all';
+	return grep { !$TRACK{ $TRACK_OF{$_} }{faults}{$_}{named} } @FAULTS if $list eq 'all';
 	return () if $list eq 'none';
 	my %known = map { $_ => 1 } @FAULTS;
 	my @wanted = split /,/, $list;
@@ -202,8 +203,8 @@ sub describe
 {
 	my ($f) = @_;
 	my $what =
-		(grep { $TRACK{$_}{faults}{ $f->{kind} } } keys %TRACK)[0] eq 'process' || $f->{kind} eq 'backend_kill' ? "worker $f->{worker}, phase $f->{phase}"
-	  : $TRACK{postgres}{faults}{ $f->{kind} } ? "cluster $f->{cluster}"
+		$TRACK_OF{ $f->{kind} } eq 'process' || $f->{kind} eq 'backend_kill' ? "worker $f->{worker}, phase $f->{phase}"
+	  : $TRACK_OF{ $f->{kind} } eq 'postgres' ? "cluster $f->{cluster}"
 	  : $f->{kind} =~ /^(?:delay|slow_sync)$/ ? "$f->{slow} ms"
 	  : '';
 	return sprintf '%8.3f %-16s for %.3f s  %s', @$f{qw(at kind for)}, $what;
