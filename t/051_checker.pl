@@ -99,16 +99,16 @@ sub judged
 				granted => $op->{granted} // ($object == 1 ? $op->{committed} - 0.005 : $begin + 0.001), %{ $op->{history} // {} } });
 		}
 		$checker->abroad({ %row, hold => $op->{op}, committed => $_, cluster => 0 }) for grep { $_ } @$op{qw(abroad stray)};
-		$checker->logged($op->{token}, $op->{made}, $op->{alone}) if $op->{node} || $op->{alone};
-		$checker->node({
+		$checker->{ledger}->logged($op->{token}, $op->{made}, $op->{alone}) if $op->{node} || $op->{alone};
+		$checker->{ledger}->node({
 			object => $object, czxid => $op->{token}, session => $op->{session}, mode => $op->{mode}, path => $op->{path}, made => $op->{made}, shared => $op->{shared}, gone => $op->{gone},
 			how => $op->{went}, by => $op->{by} // $op->{session}, $op->{waits} ? (worker => $op->{worker}) : () }) if $op->{node};
-		$checker->node({ object => $object, mode => $op->{mode}, worker => $op->{worker}, by => '', how => 'expiry', %$_ }) for @{ $op->{lost} // [] };
+		$checker->{ledger}->node({ object => $object, mode => $op->{mode}, worker => $op->{worker}, by => '', how => 'expiry', %$_ }) for @{ $op->{lost} // [] };
 		$checker->connection($op->{session}, $op->{server} // 1 + $op->{worker} % 2, 0, $end);
 	}
-	$checker->logged(@$_) for @{ $h->{logged} // [] };
+	$checker->{ledger}->logged(@$_) for @{ $h->{logged} // [] };
 	$checker->event(@$_) for sort { $a->[0] <=> $b->[0] } @events;
-	$checker->restarted(@$_) for @{ $h->{restarts} // [] };
+	$checker->{causes}->restarted(@$_) for @{ $h->{restarts} // [] };
 	$checker->object($_) for @{ $h->{final} // [] };
 	$checker->finish;
 	$last_op = 0;

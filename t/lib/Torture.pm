@@ -364,7 +364,7 @@ sub _judge
 		{
 			my $text = slurp_file($server->logfile);
 			$checker->found('crash', $server->name . ": $_") for _crashes($text, \%killed);
-			$checker->restarted($cluster, map { _without_days($_ - $checker->{epoch}) } @$_) for _restarts($text);
+			$checker->{causes}->restarted($cluster, map { _without_days($_ - $checker->{epoch}) } @$_) for _restarts($text);
 		}
 		my $s = zk_session($self->{clusters}[$cluster]);
 		# { column => value, ... } for each row; a clock that is wrong is wrong by whole days
@@ -404,7 +404,7 @@ sub _second_witness
 	$checker->found('clock', sprintf 'the clock was set by %.3f s during the run, so that times cannot be compared', $set) if abs($set) > 0.01;
 	my %object = map { "$_->{full_path} " . ($_->{limit} ? 'semaphore' : 'lock') => $_->{id} } @{ $self->{list} };
 	my @changes = Torture::TxnLog::read_servers(map { $_->dir } $self->{ensemble}->nodes);
-	$checker->logged($_->{zxid}, $_->{time} - $epoch, $_->{doubtful}) for @changes;
+	$checker->{ledger}->logged($_->{zxid}, $_->{time} - $epoch, $_->{doubtful}) for @changes;
 	foreach my $node (Torture::TxnLog::nodes(Torture::TxnLog::settle($self->{left}, @changes)))
 	{
 		my ($directory, $name) = $node->{path} =~ m{^(.*)/(.*)};
@@ -412,7 +412,7 @@ sub _second_witness
 		my $object = $object{ "$directory " . ($mode eq 'semaphore' ? $mode : 'lock') } // $object{"$node->{path} lock"} // next;
 		my ($pid) = $node->{data} =~ /^pid (\d+)$/m;
 		defined $node->{$_} and $node->{$_} -= $epoch for qw(made shared gone);
-		$checker->node({ %$node, object => $object, mode => $mode, pid => $pid });
+		$checker->{ledger}->node({ %$node, object => $object, mode => $mode, pid => $pid });
 	}
 	my $server = 0;
 	foreach my $proxy (@{ $self->{proxies} })

@@ -11,6 +11,8 @@ Torture::Checker - finds violations in a torture test
   $checker->event(@columns) ...              # as Torture::Log reads them
   $checker->history(\%row) ...               # what was committed
   $checker->object(\%final) ...              # the final state
+  $checker->{ledger}->node(\%node) ...       # ZooKeeper's account
+  $checker->{causes}->restarted(@restart) ...
   $checker->found('leak', 'a node ...');     # what others have found
   $checker->finish;
   $checker->violations;                      # [ kind, text ], ...
@@ -252,15 +254,6 @@ sub object { my ($self, $object) = @_; $self->{objects}{ $object->{id} } = $obje
 
 # ------------------------------------------------------------ ZooKeeper's account
 
-# { object, czxid, session, made, gone, how, by, pid }: see Torture::TxnLog
-sub node { my ($self, $node) = @_; $self->{ledger}->node($node); return; }
-
-# A change in its log: zxid, time, whether it is in doubt
-sub logged { my ($self, @change) = @_; $self->{ledger}->logged(@change); return; }
-
-# A server of this cluster started again by itself, as a process of its had been killed
-sub restarted { my ($self, @restart) = @_; $self->{causes}->restarted(@restart); return; }
-
 # This session was connected to this server at that time
 sub connection { my ($self, $session, @connection) = @_; push @{ $self->{connections} }, [ $session, @connection ]; return; }
 
@@ -298,7 +291,7 @@ sub finish
 	$self->_check_exclusion(@holds);
 	$self->_check_overlap;
 	$self->_check_readers(@holds);
-	$self->_check_answers;
+	$ledger->late('late answer', $_, $_->{due}, $_->{end}, "op $_->{op}, object $_->{object}, its timeout") for @{ $self->{limited} // [] };
 	$self->_check_order(@holds);
 	$self->_check_errors;
 	return $self->violations;
@@ -637,14 +630,6 @@ sub _check_late_commits
 		$self->found('late commit', sprintf 'object %d: op %d committed at %.3f, its node went at %.3f (%s)',
 			@$row{qw(object op committed)}, @$node{qw(gone how)});
 	}
-	return;
-}
-
-sub _check_answers
-{
-	my ($self) = @_;
-	$self->{ledger}->late('late answer', $_, $_->{due}, $_->{end}, "op $_->{op}, object $_->{object}, its timeout")
-	  for @{ $self->{limited} // [] };
 	return;
 }
 
