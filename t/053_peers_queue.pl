@@ -151,6 +151,7 @@ sub gets_it
 	my $result = $c->{client}->wait;
 	($c->{since}, my $token) = $result->{out} =~ /^t\|(\S+)\n(\d+)$/
 	  or die "$c->{name} on $c->{path}: $result->{out} $result->{err}";
+	die "$c->{name} on $c->{path}: $result->{err}" if @{ $result->{warnings} };    # it knows the other's name
 	return $token;
 }
 

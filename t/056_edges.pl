@@ -264,15 +264,6 @@ fault 'children of a lock' => sub {
 	wait_for_blocker($path, $long);
 	$other->delete($long);
 	is($s->wait->{out} . $s->value(give('exclusive', $path)), 'tt', '- and waited for');
-
-	foreach my $kind (@kinds)
-	{
-		is($s->value(take($kind, $path) . '; ' . take($kind, "$path/b") . '; ' . take($kind, "$path/b/c")), "t\nt\nt",
-			"$kind: a lock, one below it and one below that");
-		is($t->value(take('exclusive', "$path/x", '0')), 't', 'and a sister');
-		is($t->value(take('exclusive', $path =~ s{/[^/]+$}{}r, '0')), 't', 'and their parent');
-		$_->value('SELECT zk_unlock_all()') for $s, $t;
-	}
 };
 
 foreach my $style (qw(curator curator_rw kazoo))
@@ -469,25 +460,6 @@ fault 'the right nodes are watched, whatever their names sort like' => sub {
 	leave($queue[0]);
 };
 
-# In each naming style.  (a downgrade, with writers and readers in the queue: t/053; what is
-# told to whom by a release: t/011.)
-fault 'a reader does not wait for a later writer (kazoo#649)' => sub {
-	my $path = new_path();
-	my ($holder, $reader, $late) = map { warm_session() } 1 .. 3;
-	foreach my $prefix ("_c_other$UUID-lock-", "other${HEX}__lock__", "_c_other$UUID-__WRIT__", 'other-lock-')
-	{
-		$holder->value(take('exclusive', $path));
-		$reader->send(take('shared', $path));
-		zk_until(sub { own_nodes($path) == 2 }, 'the reader');
-		my $foreign = foreign($path, $prefix);
-		$holder->value(give('exclusive', $path));
-		is($reader->wait->{out}, 't', "a reader does not wait for $prefix");
-		is($late->value(take('shared', $path, '0')), 'f', 'nor does it let others in');
-		$reader->value(give('shared', $path));
-		leave($foreign);
-	}
-};
-
 # Curator's own: a reader with the writer's number, then the writer's node goes.
 fault 'two with one number' => sub {
 	my $path = new_path();
@@ -569,55 +541,7 @@ fault 'an upgrade that waits, and one of its nodes is deleted' => sub {
 
 # ------------------------------------------------------------ rules for names
 
-# Prefix => what it is: exclusive, shared, semaphore, or nothing.  (Other clients' names for
-# these: t/c/protocol_test)
-my %marker = (
-	'lock-' => 'exclusive',
-	"_c_$UUID-__WRIT__" => 'exclusive',
-	"${HEX}__rlock__" => 'shared',
-	"_c_$UUID-semaphore-1-" => 'semaphore',
-	"_c_$UUID-lease-" => '');
-
-my %excluded_by = (
-	exclusive => { exclusive => 1, shared => 1 },
-	shared => { exclusive => 1 },
-	semaphore => { semaphore => 1 },
-	all => { exclusive => 1, shared => 1 });
-
-# What another's node is, our own style does not matter for: they take turns.
-fault "everybody's nodes" => sub {
-	my @style = qw(curator curator_rw kazoo);
-	my %s = map { my $style = $_; map { ("$style $_" => warm_session(node_style => $style)) } @kinds } @style;
-	foreach my $prefix (sort keys %marker)
-	{
-		my $path = new_path();
-		make_dirs($path);
-		my $foreign = foreign($path, $prefix);
-		my (%expected, %got, %warned);
-		push @style, my $style = shift @style;
-		foreach my $kind (@kinds)
-		{
-			my $s = $s{"$style $kind"};
-			my $blocked = $excluded_by{$kind}{ $marker{$prefix} } // 0;
-			my @results;
-			foreach (1, 2)
-			{
-				push @results, $s->query(take($kind, $path, '0'));
-				$s->value('SELECT zk_unlock_all()');
-			}
-			$got{$kind} = $results[0]{out};
-			$expected{$kind} = $blocked ? 'f' : 't';
-			push @{ $warned{ join ' | ', map { @{ $_->{warnings} } } @results } }, $kind;
-		}
-		is_deeply(\%got, \%expected, "$prefix is " . ($marker{$prefix} || 'nothing') . ", style $style")
-		  or diag explain \%got;
-		is_deeply(\%warned, { $marker{$prefix} ? '' : qq{lock path "$path" has a node of an unknown kind} => \@kinds },
-			$marker{$prefix} ? '- which warns of nothing' : '- with one warning a session')
-		  or diag explain \%warned;
-		$other->delete($foreign);
-	}
-};
-
+# (Who waits for which names, in all styles: t/053; which these are: t/c/protocol_test)
 fault 'beside a node of an unknown kind' => sub {
 	my $path = new_path();
 	$proxy->clear_log;
@@ -663,6 +587,18 @@ fault 'beside a node of an unknown kind' => sub {
 		'with its name, and no special character');
 	$waiter->value('SELECT zk_unlock_all()');
 	leave(@strangers);
+
+	# each kind of lock: it is in nobody's way, and each session warns of it once
+	$path = new_path();
+	make_dirs($path);
+	my $lease = foreign($path, "_c_$UUID-lease-");
+	foreach my $kind (@kinds)
+	{
+		my $one = warm_session();
+		my @result = map { $one->query(take($kind, $path, '0') . '; SELECT zk_unlock_all()') } 1, 2;
+		is(join(' ', map { ($_->{out} =~ s/\n.*//sr, @{ $_->{warnings} }) } @result), qq{t lock path "$path" has a node of an unknown kind t}, "$kind: has it, with one warning");
+	}
+	leave($lease);
 };
 
 # Rule 4: others take every child for a contender.
