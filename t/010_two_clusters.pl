@@ -8,15 +8,16 @@
 # down.
 #
 # When settings take effect, what zklock.root confines, and paths in databases with
-# other encodings.  (Which of them are paths, and who may set what: sql/encodings,
-# sql/arguments.  The extension in a schema of its own: sql/basic, and dumped: t/101.)
+# other encodings.  (Which of them are paths, who may set what, and session_timeout:
+# sql/encodings, sql/arguments.  The extension in a schema of its own: sql/basic, and dumped:
+# t/101.)
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
 use Tests;
 
-my ($zk, $zk2) = map { ZooKeeper->new(max_session_timeout => 60_000)->start } 1, 2;
+my ($zk, $zk2) = map { ZooKeeper->new->start } 1, 2;
 my $main = zk_cluster(
 	'main', $zk,
 	wal_level => 'logical',
@@ -62,23 +63,6 @@ sub new_since
 	my %before = map { $_ => 1 } @$before;
 	return grep { !$before{$_} && !m{^/zookeeper} } @now;
 }
-
-# It holds as long as the session in ZooKeeper does
-zk_leaves_nothing $zk, 'session_timeout' => sub {
-	my $s = zk_session($main);
-	my $look = sub { return $s->value('SELECT server, session_timeout FROM zk_session') };
-	my $id = sub { return $s->value('SELECT session_id FROM zk_session') };
-
-	$s->value(q{SELECT zk_lock('/now'), zk_unlock('/now') FROM generate_series(1, 10); SELECT zk_lock('/now')});
-	my $first = $id->();
-	$s->value(q{SET zklock.session_timeout = '1h'; SELECT zk_lock('/now'), zk_unlock_all()});
-	is($id->(), $first, 'session_timeout, changed while a lock is held: the session stays when none is held any more');
-	is($s->value(q{SELECT zk_lock('/then')}), 't', '- until the next call');
-	is($look->(), $zk->hosts . '|00:01:00', '- which goes by the new value, as far as ZooKeeper grants it');
-	is_deeply([ grep { $_ eq $first || $_ eq $id->() } $zk->sessions ], [ $id->() ], '- in another session, while the old one is gone');
-	is($s->value(q{SELECT zk_unlock_all(); SELECT requests > 20, reconnections, losses FROM zk_session}), "1\nt|0|0",
-		'a change of session is no loss, and counters go on');
-};
 
 # One test each: every call that uses ZooKeeper, or data from there, is refused
 # like this, except the ones given
