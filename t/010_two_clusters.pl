@@ -2,9 +2,9 @@
 # transaction does to locks, and that the next owner sees what the last one committed, as
 # another session sees it: specs/transaction_end, specs/blocks; between clusters: t/012.)
 #
-# And where locks work: a hot standby and its promotion, background workers, together
-# with postgres_fdw, and after a crash.  (In read-only transactions and parallel
-# queries: sql/places.)  Also, that loops and row triggers stay fast when ZooKeeper is
+# And where locks work: a hot standby and its promotion, background workers, and after a
+# crash.  (In read-only transactions and parallel queries: sql/places; while a foreign
+# server commits: t/097.)  Also, that loops and row triggers stay fast when ZooKeeper is
 # down.
 #
 # When settings take effect, what zklock.root confines, and paths in databases with
@@ -438,21 +438,6 @@ subtest 'a background worker' => sub {
 	is(contenders('/apply'), 1, 'it goes on when it has the lock');
 	$other_admin->value('DROP SUBSCRIPTION s');
 	ok(zk_until(sub { contenders('/apply') == 0 }, 'its lock to go'), '- which ends with it');
-};
-
-subtest 'other servers in the same transaction' => sub {
-	$other_admin->value('CREATE TABLE remote (i int)');
-	zk_foreign_server($main, other => $other);
-	$admin->value('CREATE FOREIGN TABLE remote (i int) SERVER other');
-	my $s = zk_session($main);
-	my $waiter = zk_session($other);
-
-	$s->value(q{BEGIN; SELECT zk_xact_lock('/fdw'); INSERT INTO remote VALUES (1)});
-	$waiter->send(q{SELECT zk_lock('/fdw'); SELECT count(*) FROM remote});
-	zk_wait_queued($zk, $waiter);
-	$s->value('COMMIT');
-	is($waiter->wait->{out}, "t\n1", 'postgres_fdw: what it wrote is committed when the lock is released');
-	$waiter->value(q{SELECT zk_unlock('/fdw')});
 };
 
 subtest 'a hot standby, and its promotion' => sub {
