@@ -207,22 +207,16 @@ SKIP:
 }
 zk_nothing_left($zk, 'nothing is left');
 
+# (Waits: t/060)
 zk_leaves_nothing $zk, 'between sessions and clusters' => sub {
 	my ($here, $there) = (switched($node), switched($other));
 	$here->value('SELECT pg_advisory_lock(42)');
 	is($there->value('SELECT pg_try_advisory_lock(42)'), 'f', 'another cluster is excluded');
+	is($there->query(q{SET lock_timeout = '50ms'; SELECT pg_advisory_lock(42); RESET lock_timeout})->{state}, '55P03', '- for as long as lock_timeout says, too');
 	is($there->value('SELECT pg_try_advisory_lock(0, 42), pg_advisory_unlock(0, 42)'), 't|t', '- not from the pair of such numbers');
 	is($there->value('SELECT pg_catalog.pg_try_advisory_lock(42), pg_catalog.pg_advisory_unlock(42)'), 't|t',
 		"- not from PostgreSQL's own lock");
 	is($there->value(q{SELECT zk_try_lock('/advisory/postgres/42')}), 'f', '- and zk_try_lock means the same lock');
-	$there->send('SELECT pg_advisory_lock_shared(42)');
-	zk_wait_queued($zk, $there);
-	$here->value('SELECT pg_advisory_unlock(42)');
-	is($there->wait->{state}, '', 'it waits, and is next');
-
-	# (timeouts and cancels are those of zk_lock)
-	is($here->query(q{SET lock_timeout = '50ms'; SELECT pg_advisory_lock(42)})->{state}, '55P03', 'lock_timeout');
-	is(holds($here), '', '- and nothing of it stays');
 };
 
 # A hold of zk_lock's and one of pg_advisory_lock's: one lock, and each has its own function
