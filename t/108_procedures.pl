@@ -324,18 +324,4 @@ subtest 'what the backend itself has while it waits' => sub {
 	$s->value('SELECT zk_unlock_all()');
 };
 
-# (Of a lock that it holds: t/034)
-subtest 'its place in the queue is lost' => sub {
-	$holder->value(q{SELECT zk_lock('/held')});
-	my $s = zk_session($node);
-	$s->send(q{CALL zk_acquire('/held')});
-	zk_wait_queued($zk, $s);
-	my $waits = q{SELECT zk_session FROM zk_lock_queue('/held') WHERE NOT granted};
-	my $id = $admin->value($waits);
-	$zk->end_session($id, $s->pid);
-	zk_until(sub { ($admin->value($waits) || $id) ne $id }, 'it to queue again');
-	$holder->value('SELECT zk_unlock_all()');
-	is($s->wait->{state}, '', 'it queues again, and gets the lock');
-};
-
 zk_end($zk, $node);
