@@ -218,11 +218,6 @@ subtest 'pg_dump keeps the table' => sub {
 	my $s = zk_session($node, dbname => 'restored');
 	is_stale($s->query("SELECT zk_fence('/hold', 1)"), 1, $seen, 'what was refused is');
 	is($s->value("SELECT zk_fence('/hold', $seen + 1)"), $seen + 1, 'and a newer one passes');
-
-	$node->safe_psql('postgres', 'CREATE ROLE owner LOGIN; CREATE DATABASE owned OWNER owner');
-	$node->safe_psql('owned', 'CREATE EXTENSION zklock');
-	$node->command_ok([ 'pg_dump', '-U', 'owner', '-d', $node->connstr('owned'), '-f', $node->basedir . '/owned.dump' ],
-		"a database's owner can");
 };
 
 # It breaks its own promises: locks that were granted since are forgotten, and tokens begin
