@@ -169,26 +169,24 @@ is(session('we')->value('SELECT array_agg(since ORDER BY pid) FROM local_waits(9
 all_end();
 
 #
-# Tables: who wants to share waits behind one that does not
+# Tables, where who wants to share waits behind one that does not, and who is before another
+# need not be in its way; advisory locks
 #
-session('we')->value('SELECT FROM u');
-let_wait(a => 'LOCK u', b => 'SELECT FROM u', c => 'LOCK u IN SHARE MODE');
-sees(
-	'a table',
-	'a>we AccessExclusiveLock on relation N',
-	'b>a AccessShareLock on relation N',
-	'c>a ShareLock on relation N');
-all_end();
-
-# Who is before another need not be in its way
-session('we')->value('LOCK u IN ROW EXCLUSIVE MODE');
-let_wait(a => 'LOCK u IN SHARE MODE', b => 'LOCK u IN EXCLUSIVE MODE', c => 'LOCK u IN ROW SHARE MODE');
-sees(
-	'another order of modes',
-	'a>we ShareLock on relation N',
-	'b>we ExclusiveLock on relation N',
-	'c>b RowShareLock on relation N');
-all_end();
+foreach (
+	[ 'a table', 'SELECT FROM u', [ a => 'LOCK u', b => 'SELECT FROM u', c => 'LOCK u IN SHARE MODE' ],
+		'a>we AccessExclusiveLock on relation N', 'b>a AccessShareLock on relation N', 'c>a ShareLock on relation N' ],
+	[ 'another order of modes', 'LOCK u IN ROW EXCLUSIVE MODE',
+		[ a => 'LOCK u IN SHARE MODE', b => 'LOCK u IN EXCLUSIVE MODE', c => 'LOCK u IN ROW SHARE MODE' ],
+		'a>we ShareLock on relation N', 'b>we ExclusiveLock on relation N', 'c>b RowShareLock on relation N' ],
+	[ 'advisory locks', 'SELECT advisory(1, true)', [ a => 'SELECT advisory(1, false)', b => 'SELECT advisory(1, true)' ],
+		'a>we ExclusiveLock on advisory lock [1,1]', 'b>a ShareLock on advisory lock [1,1]' ])
+{
+	my ($name, $has, $waits, @seen) = @$_;
+	session('we')->value($has);
+	let_wait(@$waits);
+	sees($name, @seen);
+	all_end();
+}
 
 # Not all in the queue of our lock wait for us
 session('we')->value('LOCK u IN ACCESS SHARE MODE');
@@ -201,13 +199,8 @@ sees('until one does', 'c>we AccessExclusiveLock on relation N', 'd>c RowShareLo
 all_end();
 
 #
-# Advisory locks, and ways through others
+# Ways through others
 #
-session('we')->value('SELECT advisory(1, true)');
-let_wait(a => 'SELECT advisory(1, false)', b => 'SELECT advisory(1, true)');
-sees('advisory locks', 'a>we ExclusiveLock on advisory lock [1,1]', 'b>a ShareLock on advisory lock [1,1]');
-all_end();
-
 # f waits for d, which is far, and for us
 session($_->[0])->value("SELECT advisory($_->[1], false)") for [ we => 1 ], [ a => 2 ], [ b => 3 ], [ c => 4 ];
 session('d')->value('SELECT advisory(5, true)');
