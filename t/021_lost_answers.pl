@@ -617,19 +617,12 @@ lost 'given back while in doubt, refused, and cut off again' => sub {
 
 # ------------------------------------------------------------------- events
 
-# In the queue behind another client's node
-sub waits_behind
-{
-	my ($lane, @before) = @_;
-	all_send('take', $lane);
-	return wait_for_blocker($lane->{path}, @before);
-}
-
 # (Those that are lost with the connection: t/022)
 lost 'an event that comes too late for a canceled call' => sub {
 	my ($lane) = @_;
 	my $before = block('exclusive', $lane->{path});
-	waits_behind($lane, $before);
+	all_send('take', $lane);
+	wait_for_blocker($lane->{path}, $before);
 	$lane->{proxy}->hold_event;
 	$other->delete($before);
 	$lane->{proxy}->wait_held;
@@ -644,7 +637,8 @@ lost 'cut off, its own node and the one before deleted meanwhile: nobody gets in
 	my $before = block('exclusive', $lane->{path});
 	foreach my $time (1 .. 6)
 	{
-		my @mine = waits_behind($lane, $before);
+		all_send('take', $lane);
+		my @mine = wait_for_blocker($lane->{path}, $before);
 		$lane->{proxy}->cut_off;
 		zk_until(sub { $lane->{proxy}->connections == 0 }, 'it is cut off');
 		my $next = foreign($lane->{path}, $kind{exclusive}{node});
