@@ -27,14 +27,6 @@ sub nodes { return scalar $zk->children("/zklock$_[0]"); }
 
 # ---------------------------------------------------------- subtransactions
 
-# A transaction with this many subtransactions, each with a lock
-sub nested
-{
-	my ($session, $many) = @_;
-	$session->value('BEGIN; ' . join('; ', map { "SAVEPOINT s$_; SELECT zk_xact_lock('/s/$_')" } 1 .. $many), 120);
-	return;
-}
-
 # if it waited for each of them, a few would do
 foreach ([ 'down', 300 ], [ 'silent', 100 ])
 {
@@ -43,7 +35,7 @@ foreach ([ 'down', 300 ], [ 'silent', 100 ])
 		# it must not notice the silence before release_timeout has passed, which would no
 		# longer be in force when it matters if it were set in a subtransaction
 		my $session = zk_session_with($node, session_timeout => '20s', release_timeout => '1s');
-		nested($session, $many);
+		$session->value('BEGIN; ' . join('; ', map { "SAVEPOINT s$_; SELECT zk_xact_lock('/s/$_')" } 1 .. $many), 120);
 		is($session->value('SELECT count(*) FROM zk_locks'), $many, 'as many locks');
 		is($zk->ephemerals_count, $many, 'as many nodes');
 		if ($outage eq 'silent') { $proxy->blackhole; }
@@ -172,25 +164,6 @@ subtest 'end of a backend: what its client hears, ZooKeeper silent' => sub {
 
 # ---------------------------------------------------------- end of the server
 
-# One backend in each state in which it owns something in ZooKeeper
-sub backends
-{
-	my (%opt) = @_;
-	my ($idle, $in_transaction, $waiting) = map { zk_session($node, %opt) } 1 .. 3;
-	$idle->value("SELECT zk_lock('/f/idle')");
-	$in_transaction->value("BEGIN; SELECT zk_xact_lock('/f/transaction')");
-	$waiting->send("SELECT zk_lock('/f/idle')");
-	zk_until(sub { nodes('/f/idle') == 2 }, 'one waits');
-	return ($idle, $in_transaction, $waiting);
-}
-
-sub stop_seconds
-{
-	my $began = time;
-	$node->stop('fast');
-	return time - $began;
-}
-
 # What is told where nothing may fail, of a path that cannot be told to this client: its
 # encoding has no such character, so that the telling is an error itself.
 $admin->value(q{CREATE DATABASE utf8 ENCODING 'UTF8' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0});
@@ -222,7 +195,9 @@ foreach (
 
 undef $admin;
 my @plain = map { zk_session($node) } 1 .. 4;
-my $plain = stop_seconds();
+my $began = time;
+$node->stop('fast');
+my $plain = time - $began;
 @plain = ();
 
 my %outage = (
@@ -235,8 +210,13 @@ foreach my $outage (sort keys %outage)
 	subtest "pg_ctl stop -m fast, ZooKeeper $outage" => sub {
 		$node->start;
 		$admin = zk_session($node);
-		# what is not given back stays for longer than anybody waits
-		my @sessions = backends($outage eq 'up' ? (options => '-c zklock.session_timeout=60s') : ());
+		# one backend in each state in which it owns something in ZooKeeper; what is not given back
+		# stays for longer than anybody waits
+		my ($idle, $in_transaction, $waiting) = map { zk_session_with($node, $outage eq 'up' ? (session_timeout => '60s') : ()) } 1 .. 3;
+		$idle->value("SELECT zk_lock('/f/idle')");
+		$in_transaction->value("BEGIN; SELECT zk_xact_lock('/f/transaction')");
+		$waiting->send("SELECT zk_lock('/f/idle')");
+		zk_until(sub { nodes('/f/idle') == 2 }, 'one waits');
 		my $connecting;
 		$outage{$outage}->();
 		if ($outage ne 'up')
@@ -244,11 +224,12 @@ foreach my $outage (sort keys %outage)
 			$connecting = zk_session($node);
 			$connecting->send("SELECT zk_lock('/f/connecting')");
 			zk_wait_waiting($admin, $connecting);
-			zk_wait_session($sessions[0], 'suspended') if $outage eq 'down';
+			zk_wait_session($idle, 'suspended') if $outage eq 'down';
 		}
 		undef $admin;
-		my $seconds = stop_seconds();
-		in_time($seconds, $plain + ($outage eq 'up' ? 0 : $EXIT_BOUND) + $SLACK, 'the server stops in time');
+		$began = time;
+		$node->stop('fast');
+		in_time(time - $began, $plain + ($outage eq 'up' ? 0 : $EXIT_BOUND) + $SLACK, 'the server stops in time');
 		$proxy->pass;
 		zk_nothing_left($zk, 'nothing is left');
 	};
