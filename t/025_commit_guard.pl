@@ -186,13 +186,6 @@ kill 'CONT', $asleep->pid unless $WHOLE;
 
 # ---------------------------------------------------------- deleted by hand
 
-sub wait_lost
-{
-	my ($session, $count) = @_;
-	zk_until(sub { $session->value(q{SELECT count(*) FROM zk_locks WHERE state = 'lost'}) == $count }, 'lost');
-	return;
-}
-
 # Two tests: false, with one warning that names the path
 sub is_given_back_lost
 {
@@ -262,7 +255,7 @@ subtest 'a node deleted before COMMIT' => sub {
 		else { delete_by_hand($path, $kind->{delete}); }
 		if ($guard =~ /^o(?:n|ff)$/)
 		{
-			wait_lost($session, $lost);
+			zk_until(sub { $session->value(q{SELECT count(*) FROM zk_locks WHERE state = 'lost'}) == $lost }, 'lost');
 			is($session->value(q{SELECT string_agg(DISTINCT mode, ', ' ORDER BY mode) FROM zk_locks WHERE state = 'lost'}),
 				$kind->{lost}, "$name: zk_locks tells what is lost");
 		}
@@ -372,7 +365,7 @@ subtest 'on: answers that all come after a silence' => sub {
 # ------------------------------------------------------------ given back
 
 # Each function drops the lost holds of its own mode.  (Tokens when a lock is upgraded and
-# downgraded: sql/shared; stale ones: t/027)
+# downgraded: sql/shared; stale ones: sql/fence)
 subtest 'zk_unlock, zk_unlock_shared and zk_semaphore_release of what is lost' => sub {
 	my $session = zk_session_with($node, commit_guard => 'on', session_timeout => '10s');
 	my $warns = sub { return "f, WARNING: the lock on \"$_[0]\" had been lost"; };
@@ -429,7 +422,7 @@ subtest 'zk_unlock, zk_unlock_shared and zk_semaphore_release of what is lost' =
 		if (ref $call)
 		{
 			delete_by_hand(@$call);
-			wait_lost($session, $expected);
+			zk_until(sub { $session->value(q{SELECT count(*) FROM zk_locks WHERE state = 'lost'}) == $expected }, 'lost');
 		}
 		else
 		{
