@@ -453,7 +453,6 @@ foreach my $style (@STYLES)
 subtest 'the end of a transaction' => sub {
 	my ($its, $its_proxy) = counted_session(commit_guard => 'strict');
 	my %take = (
-		'a lock' => [ 1, 1, q{zk_xact_lock('/k/' || i)} ],
 		'100 locks' => [ 100, 100, q{zk_xact_lock('/k/' || i)} ],
 		'8 shared locks and 8 semaphores' => [ 8, 16, q{zk_xact_lock_shared('/k/' || i) AND zk_xact_semaphore_acquire('/k/' || i, 1)} ]);
 	$its_proxy->delay_ms(0);
