@@ -531,14 +531,10 @@ zk_counted_closed($zk);
 # Sessions that have asked for this: the first has it, the others wait
 sub queue
 {
-	my ($n, $sql) = @_;
+	my ($n, $call) = @_;
 	my @queue = map { zk_session($node) } 1 .. $n;
-	$queue[0]->value($sql);
-	foreach my $s (@queue[ 1 .. $#queue ])
-	{
-		$s->send($sql);
-		zk_wait_queued($zk, $s);
-	}
+	$queue[0]->value("SELECT $call");
+	queue_behind($_, $call) for @queue[ 1 .. $#queue ];
 	return @queue;
 }
 
@@ -581,15 +577,14 @@ subtest 'holders, and those who wait' => sub {
 	$readers[0]->value(q{SELECT zk_lock('/read')});
 	$_->send(q{SELECT zk_lock_shared('/read')}) for @readers[ 1 .. $#readers ];
 	zk_wait_queued($zk, @readers[ 1 .. $#readers ]);
-	my @places = queue(5, q{SELECT zk_semaphore_acquire('/places', 1)});
+	my @places = queue(5, q{zk_semaphore_acquire('/places', 1)});
 
 	# these have asked the quorum for a while, and have no reason any longer
 	my ($first, @next) = map { zk_session($node) } 1 .. 4;
 	$first->value(q{SELECT zk_lock('/next')});
 	$next[0]->query(q{SELECT zk_lock('/next', '500ms')});
 	$next[1]->query(q{SET lock_timeout = '500ms'; SELECT zk_lock('/next')});
-	$next[2]->send(q{SELECT zk_lock('/next')});
-	zk_wait_queued($zk, $next[2]);
+	queue_behind($next[2], q{zk_lock('/next')});
 	$first->value(q{SELECT zk_unlock('/next')});
 	is($next[2]->wait->{out}, 't', 'who was next has it');
 	my @doubt = map { zk_session_with($node, cancel_on_loss => 'doubt') } 1 .. 2;
@@ -604,7 +599,7 @@ subtest 'holders, and those who wait' => sub {
 	# one that stood still for most of its timeout asks the quorum
 	cmp_ok($written, '<', @all / 4, 'of the heartbeats of ' . scalar(@all) . ' sessions nothing was written');
 
-	my @queue = queue(9, q{SELECT zk_lock('/queue')});
+	my @queue = queue(9, q{zk_lock('/queue')});
 	sleep 2;    # the first heartbeats
 	$written = written_in(4);
 	cmp_ok($written, '>', 2, 'the first waiter of a queue asks the quorum');
@@ -627,8 +622,7 @@ subtest 'an older proof' => sub {
 		my ($s, $proxy) = zk_counted_session($node, $zk, 0, session_timeout => '12s');
 		my $path = '/late/' . ($what =~ tr/a-z//cdr);
 		my @before = map { $client->contend("/zklock$path") } 1 .. $n;
-		$s->send("SELECT $lock('$path')");
-		zk_wait_queued($zk, $s);
+		queue_behind($s, "$lock('$path')");
 		{ what => $what, s => $s, proxy => $proxy, before => \@before, requests => $requests, trips => $trips }
 	} (
 		[ 'who is next in line', 'zk_lock', 1, '', 0 ],
