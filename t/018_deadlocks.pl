@@ -448,19 +448,10 @@ subtest 'after more than operation_timeout in which nothing was asked' => sub {
 	one_fails('the cycle is found', [ $a, 'UPDATE t SET n = 2 WHERE id = 1; SELECT true' ], [$b]);
 };
 
-# One that has /x, and one with a network of its own that has /y; and the latter's proxy
-sub two_with_proxy
-{
-	my ($node) = @_;
-	my ($a) = have('curator', [ $node_a, exclusive => '/x' ]);
-	my ($b, $proxy) = looker($node, $zk, deadlock_timeout => '300ms');
-	$b->value(call(exclusive => '/y'));
-	return ($a, $b, $proxy);
-}
-
 subtest 'a record whose create is not answered' => sub {
-	my ($a, $b, $proxy) = two_with_proxy($node_a);
-	my ($c) = have('curator', [ $node_a, exclusive => '/z' ]);
+	my ($a, $c) = have('curator', map { [ $node_a, exclusive => $_ ] } '/x', '/z');
+	my ($b, $proxy) = looker($node_a, $zk, deadlock_timeout => '300ms');
+	$b->value(call(exclusive => '/y'));
 	$c->send(call(exclusive => '/y'));    # its record keeps the board
 	wait_records($c);
 	# that of its node is let through, and the next one is that of its record
@@ -479,8 +470,9 @@ subtest 'a record whose create is not answered' => sub {
 };
 
 subtest 'a create that is lost on its way' => sub {
-	my ($a, $b, $proxy) = two_with_proxy($node_b);
-	$b->value('SAVEPOINT s');
+	my ($a) = have('curator', [ $node_a, exclusive => '/x' ]);
+	my ($b, $proxy) = looker($node_b, $zk, deadlock_timeout => '300ms');
+	$b->value(call(exclusive => '/y') . '; SAVEPOINT s');
 	$proxy->drop_request([ 'create2', 'create' ]);
 	# whatever becomes of it, ZooKeeper may get it within a minute, and is asked so long
 	$b->query(call(exclusive => '/z'));
