@@ -570,8 +570,7 @@ subtest 'a waiter that holds one lock' => sub {
 	$holder->value(q{SELECT zk_lock('/cost/x')});
 	$s->value(q{BEGIN; SELECT zk_xact_lock('/cost/y'); SET deadlock_timeout = '1h'});
 	$proxy->clear_log;
-	$s->send($lock->('/cost/x'));
-	zk_wait_queued($zk, $s);
+	stands($s, $lock->('/cost/x'));
 	my $wait = settled($proxy);
 	$s->cancel($admin);
 	$s->value('ROLLBACK');
@@ -1010,8 +1009,7 @@ zk_leaves_nothing $zk, 'a place of a semaphore freed just before the break' => s
 	$a->value($place);
 	my $c = begun($node_b, $place, '2s');
 	my $b = begun($node_b, call(exclusive => '/c/y'), '2s');
-	$b->send($place);
-	zk_wait_queued($zk, $b);
+	stands($b, $place);
 	held_break($proxy, [ $c, call(exclusive => '/c/y') ], [ $a, call(exclusive => '/c/y') ]);
 	ok(!$b->is_done && !$c->is_done, 'nobody fails while one with a place runs');
 	my $admin_b = zk_session($node_b);
