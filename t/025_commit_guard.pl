@@ -365,7 +365,7 @@ subtest 'on: answers that all come after a silence' => sub {
 # ------------------------------------------------------------ given back
 
 # Each function drops the lost holds of its own mode.  (Tokens when a lock is upgraded and
-# downgraded: sql/shared; stale ones: sql/fence)
+# downgraded: sql/shared; stale ones: t/027)
 subtest 'zk_unlock, zk_unlock_shared and zk_semaphore_release of what is lost' => sub {
 	my $session = zk_session_with($node, commit_guard => 'on', session_timeout => '10s');
 	my $warns = sub { return "f, WARNING: the lock on \"$_[0]\" had been lost"; };
