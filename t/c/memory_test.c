@@ -196,6 +196,21 @@ say(const char *format,...)
 	fflush(stdout);
 }
 
+/* Good until the sixteenth next one */
+static char *
+printed(const char *format,...)
+{
+	static char paths[16][ZKS_PATH_LEN];
+	static int	next = 0;
+	char	   *result = paths[next++ % 16];
+	va_list		args;
+
+	va_start(args, format);
+	vsnprintf(result, ZKS_PATH_LEN, format, args);
+	va_end(args);
+	return result;
+}
+
 /* With another session */
 static void
 begin(void)
@@ -341,39 +356,29 @@ all_answered(void)
 	return true;
 }
 
+/* n of them in one transaction, from index i on */
+static void
+create_group(int i, int n, const char *const *below, ZkpMode mode, ZkpStyle style, bool parents)
+{
+	char	   *dirs[8];
+	ZkpWant		want = {.mode = mode,.style = style,.permits = 3,.identity = "host a\n"};
+
+	for (int k = 0; k < n; k++)
+		dirs[k] = printed("%s%s", dir, below[k]);
+	if (!zkn_create(session, dirs, n, &want, parents, &nodes[i]))
+		memset(&nodes[i], 0, n * sizeof(ZkNode *));
+}
+
 static void
 create_as(int i, const char *below, ZkpMode mode, ZkpStyle style, bool parents)
 {
-	char		path[ZKS_PATH_LEN];
-	char	   *dirs[] = {path};
-	ZkpWant		want = {.mode = mode,.style = style,.permits = 3,.identity = "host a\n"};
-
-	snprintf(path, sizeof(path), "%s%s", dir, below);
-	if (!zkn_create(session, dirs, 1, &want, parents, &nodes[i]))
-		nodes[i] = NULL;
+	create_group(i, 1, &below, mode, style, parents);
 }
 
 static void
 create(int i, const char *below, ZkpMode mode, bool parents)
 {
 	create_as(i, below, mode, ZKP_CURATOR, parents);
-}
-
-/* n of them in one transaction, from index i on */
-static void
-create_group(int i, int n, const char *const *below, ZkpMode mode, bool parents)
-{
-	char		paths[8][300];
-	char	   *dirs[8];
-	ZkpWant		want = {.mode = mode,.style = ZKP_CURATOR,.permits = 3,.identity = "host a\n"};
-
-	for (int k = 0; k < n; k++)
-	{
-		snprintf(paths[k], sizeof(paths[k]), "%s%s", dir, below[k]);
-		dirs[k] = paths[k];
-	}
-	if (!zkn_create(session, dirs, n, &want, parents, &nodes[i]))
-		memset(&nodes[i], 0, n * sizeof(ZkNode *));
 }
 
 /* Tickets increase: nodes with an earlier one are, or will be, gone or readers */
@@ -477,12 +482,9 @@ count_watches(const char *path)
 static const char *
 path_of(int i, const char *below)
 {
-	static char path[ZKS_PATH_LEN];
 	ZkNodeInfo	info = node(i);
 
-	snprintf(path, sizeof(path), "%s%s/%s", dir, below,
-			 info.name[0] != '\0' ? info.name : "none");
-	return path;
+	return printed("%s%s/%s", dir, below, info.name[0] != '\0' ? info.name : "none");
 }
 
 static bool
@@ -520,12 +522,9 @@ step_create(void)
 static void
 step_absent(void)
 {
-	char		below[ZKS_PATH_LEN];
-
 	create(2, "/none", ZKP_EXCLUSIVE, false);
-	snprintf(below, sizeof(below), "/p/q/%s/x", node(0).name);
 	if (node(0).state == ZKN_PRESENT)
-		create(3, below, ZKP_EXCLUSIVE, true);
+		create(3, printed("/p/q/%s/x", node(0).name), ZKP_EXCLUSIVE, true);
 	create(9, "/r/s", ZKP_SHARED, true);
 	WAIT_FOR(all_settled());
 	discard(2);
@@ -537,14 +536,13 @@ step_absent(void)
 static void
 step_list(void)
 {
-	char		path[ZKS_PATH_LEN];
+	const char *list = printed("%s/p/q", dir);
 	ZkNodeState before = node(0).state;
 	ZkAnswer	answer;
 
-	snprintf(path, sizeof(path), "%s/p/q", dir);
-	requests[0] = zks_list(session, path, false, false);
-	requests[1] = zks_list(session, path, true, false);
-	requests[2] = zks_list(session, path, true, false);
+	requests[0] = zks_list(session, list, false, false);
+	requests[1] = zks_list(session, list, true, false);
+	requests[2] = zks_list(session, list, true, false);
 	forget(2);
 	requests[2] = zks_list(session, big, false, false);
 	requests[3] = zks_list(session, dir, true, false);
@@ -573,10 +571,10 @@ step_list(void)
 static void
 step_watch(void)
 {
-	const char *path = path_of(0, "/p/q");
+	const char *own = path_of(0, "/p/q");
 
-	watches[0] = zks_watch(session, path);
-	watches[1] = zks_watch(session, path);
+	watches[0] = zks_watch(session, own);
+	watches[1] = zks_watch(session, own);
 	watches[2] = zks_watch(session, "/none");
 	watches[3] = zks_watch(session, path_of(1, "/p/q"));
 	unwatch(3);
@@ -600,10 +598,9 @@ step_watch(void)
 static void
 step_event(void)
 {
-	char		other[300];
+	const char *other = printed("%s/other", dir);
 	int			nwatches;
 
-	snprintf(other, sizeof(other), "%s/other", dir);
 	requests[0] = zks_list_and_watch(session, dir, false, &watches[14]);
 	WAIT_FOR(watch_state(14) != ZKR_WATCH_PENDING);
 	forget(0);
@@ -755,13 +752,13 @@ step_group(void)
 	bool		sure = node(0).state == ZKN_PRESENT;
 	int			npresent = 0;
 
-	create_group(g, 3, bad, ZKP_EXCLUSIVE, false);
-	create_group(g + 3, 4, good, ZKP_EXCLUSIVE, true);
-	create_group(g + 7, 3, good + 1, ZKP_SEMAPHORE, false);
+	create_group(g, 3, bad, ZKP_EXCLUSIVE, ZKP_CURATOR, false);
+	create_group(g + 3, 4, good, ZKP_EXCLUSIVE, ZKP_CURATOR, true);
+	create_group(g + 7, 3, good + 1, ZKP_SEMAPHORE, ZKP_CURATOR, false);
 	discard_some(g + 7, 3);
-	create_group(g + 10, 3, good + 1, ZKP_SHARED, false);
+	create_group(g + 10, 3, good + 1, ZKP_SHARED, ZKP_CURATOR, false);
 	discard(g + 11);
-	create_group(g + 13, 2, bad, ZKP_EXCLUSIVE, true);
+	create_group(g + 13, 2, bad, ZKP_EXCLUSIVE, ZKP_CURATOR, true);
 	WAIT_FOR(all_settled());
 
 	for (int i = 0; i < 3; i++)
@@ -823,16 +820,14 @@ step_robbed(void)
 {
 	static const char *const dirs[] = {"/g/a", "/p/q", "/g/a"};
 	const int	g = GROUPS;
-	char		path[300];
 
 	create(g + 3, "/g/a", ZKP_SHARED, true);
 	WAIT_FOR(settled(g + 3));
 	discard(g + 3);
 	WAIT_FOR(all_gone());
 	ask("do hold", "exists");
-	create_group(g, 3, dirs, ZKP_EXCLUSIVE, false);
-	snprintf(path, sizeof(path), "%s/g/a", dir);
-	ask("do steal", path);
+	create_group(g, 3, dirs, ZKP_EXCLUSIVE, ZKP_CURATOR, false);
+	ask("do steal", printed("%s/g/a", dir));
 	WAIT_FOR(all_settled());
 	if (node(g).state == ZKN_PRESENT && node(g + 2).state != ZKN_PRESENT && !in_vain && !reconnected())
 		say("bad group: one is gone, the other is there");
@@ -848,7 +843,6 @@ static void
 step_single(void)
 {
 	const int	g = GROUPS;
-	char		path[300];
 
 	create_as(g, "/p/one", ZKP_EXCLUSIVE, ZKP_SINGLE, true);
 	create_as(g + 1, "/s/two", ZKP_EXCLUSIVE, ZKP_SINGLE, true);
@@ -868,8 +862,7 @@ step_single(void)
 		requests[8] = check(all, 3);
 		WAIT_FOR(answered(8) && node(g).watch != ZKR_WATCH_PENDING && node(g + 1).watch != ZKR_WATCH_PENDING);
 		is_right(8, "single", -1);
-		snprintf(path, sizeof(path), "%s/s/two", dir);
-		ask("do delete", path);
+		ask("do delete", printed("%s/s/two", dir));
 		requests[8] = check(all, 3);
 		WAIT_FOR(answered(8));
 		is_right(8, "single, one gone", 0);
@@ -910,7 +903,6 @@ step_share(void)
 	static const ZkpStyle styles[] = {ZKP_CURATOR, ZKP_CURATOR_RW, ZKP_KAZOO};
 	const int	form[] = {SHARES, SHARES + NKINDS};
 	char		old[2][ZKP_NAME_LEN];
-	char		path[ZKS_PATH_LEN];
 	ZkNode	   *checked[4];
 	int			nchecked = 0;
 	uint64_t	stolen[2] = {0, 0};
@@ -992,8 +984,7 @@ step_share(void)
 		}
 	}
 
-	snprintf(path, sizeof(path), "%s/p/q", dir);
-	requests[9] = zks_list(session, path, true, false);
+	requests[9] = zks_list(session, printed("%s/p/q", dir), true, false);
 	for (int f = 0; f < 2; f++)
 	{
 		requests[NCROWD + f] = zks_read(session, path_of(form[f], "/p/q"), false, ZKS_DATA_KEPT);
@@ -1040,10 +1031,7 @@ decide(int i, bool done)
 static const char *
 mark_path(int i)
 {
-	static char path[NMARKS][300];
-
-	snprintf(path[i], sizeof(path[i]), "/many%s-%d", dir, i);
-	return path[i];
+	return printed("/many%s-%d", dir, i);
 }
 
 /* n of them in one transaction, from index i on, at this version */
@@ -1166,7 +1154,7 @@ static void
 step_masses(void)
 {
 	static char paths[ZKN_CHECK_MAX][23];
-	static char path[ZKS_PATH_LEN];
+	static char long_path[ZKS_PATH_LEN];
 	static char *dirs[ZKN_CHECK_MAX];
 	static ZkNode *many[ZKN_CHECK_MAX];
 
@@ -1181,11 +1169,11 @@ step_masses(void)
 		/*
 		 * a thousand, if the names are short; those directories exist already
 		 */
-		snprintf(path, sizeof(path), "%s/%01000d", dir, 0);
+		snprintf(long_path, sizeof(long_path), "%s/%01000d", dir, 0);
 		for (int i = 0; i < ZKN_CHECK_MAX; i++)
 		{
 			snprintf(paths[i], sizeof(paths[i]), "/many/%016d", i);
-			dirs[i] = form == 0 ? paths[i] : path;
+			dirs[i] = form == 0 ? paths[i] : long_path;
 		}
 		while (n < ZKN_CHECK_MAX && zkn_fit(session, dirs, n + 1, &want))
 			n++;
@@ -1194,7 +1182,7 @@ step_masses(void)
 		if (form == 0 && most_receive_buffer == 0 && n < ZKN_CHECK_MAX)
 			say("bad fit: only %d", n);
 
-		create(GROUPS, path + strlen(dir), ZKP_SEMAPHORE, true);
+		create(GROUPS, long_path + strlen(dir), ZKP_SEMAPHORE, true);
 		WAIT_FOR(settled(GROUPS));
 
 		start = zks_now();
@@ -1232,15 +1220,13 @@ step_forbidden(void)
 {
 	static const char *const dirs[] = {"/p/q", "/f/f"};
 	const int	g = GROUPS;
-	char		path[300];
 
-	snprintf(path, sizeof(path), "%s/f/f", dir);
 	create_as(g, "/f/f", ZKP_EXCLUSIVE, ZKP_KAZOO, true);
 	create_as(g + 1, "/f/f", ZKP_EXCLUSIVE, ZKP_KAZOO, true);
 	create_as(g + 2, "/f/f", ZKP_EXCLUSIVE, ZKP_CURATOR_RW, true);
 	WAIT_FOR(all_settled());
-	ask("do forbid", path);
-	create_group(g + 3, 2, dirs, ZKP_EXCLUSIVE, false);
+	ask("do forbid", printed("%s/f/f", dir));
+	create_group(g + 3, 2, dirs, ZKP_EXCLUSIVE, ZKP_CURATOR, false);
 	share(g);
 	share(g + 1);
 	discard(g + 1);
@@ -1263,7 +1249,7 @@ step_forbidden(void)
 			say("bad forbidden share: states %d, %d, error %d", (int) node(g).state,
 				(int) node(g + 2).state, node(g + 2).rc);
 	}
-	ask("do allow", path);
+	ask("do allow", printed("%s/f/f", dir));
 	WAIT_FOR(shared(g) && node(g + 2).state != ZKN_PRESENT);
 	discard_some(g, 5);
 	WAIT_FOR(all_gone());
@@ -1283,8 +1269,8 @@ begin_something(void)
 	for (int i = 0; i < 3; i++)
 		create(MARKED + i, "/p/q", ZKP_EXCLUSIVE, false);
 	WAIT_FOR(all_settled());
-	create_group(GROUPS, 3, dirs, ZKP_EXCLUSIVE, true);
-	create_group(GROUPS + 3, 2, dirs, ZKP_SHARED, false);
+	create_group(GROUPS, 3, dirs, ZKP_EXCLUSIVE, ZKP_CURATOR, true);
+	create_group(GROUPS + 3, 2, dirs, ZKP_SHARED, ZKP_CURATOR, false);
 	discard(GROUPS + 1);
 	share(0);
 	share(GROUPS);
@@ -1344,7 +1330,6 @@ tidy_up(void)
 	int64_t		at_last = zks_now() + LONGEST_MS * ZKS_MS;
 	uint64_t	replies = count_replies();
 	ZkSessionInfo info;
-	char		id[32];
 
 	while (!empty() && zks_now() < until)
 	{
@@ -1370,9 +1355,8 @@ tidy_up(void)
 	}
 	if (!all_gone())
 		say("bad nothing left, but not gone");
-	snprintf(id, sizeof(id), "0x%llx", (unsigned long long) last_id);
 	if (state() == ZKS_CONNECTED)
-		ask("quiet", id);
+		ask("quiet", printed("0x%llx", (unsigned long long) last_id));
 }
 
 static int
@@ -1412,7 +1396,7 @@ end(const char *how, int bound_ms, int threads, int descriptors)
 		static const char *const dirs[] = {"/p/q", "/g/a", "/p/q"};
 
 		ask("do hold", "exists");
-		create_group(GROUPS + 5, 3, dirs, ZKP_EXCLUSIVE, true);
+		create_group(GROUPS + 5, 3, dirs, ZKP_EXCLUSIVE, ZKP_CURATOR, true);
 		ask("do wait", "exists");
 	}
 	else if (strcmp(how, "tidy") != 0)
@@ -1525,12 +1509,7 @@ use_list(int i)
 		if (answer.rc == ZOK)
 			look_for_twins(&answer);
 		if (watches[i] == NULL && answer.rc == ZOK && answer.nchildren > 0)
-		{
-			char		path[ZKS_PATH_LEN];
-
-			snprintf(path, sizeof(path), "%s/%s", list_of[i], answer.children[rand() % answer.nchildren]);
-			watches[i] = zks_watch(session, path);
-		}
+			watches[i] = zks_watch(session, printed("%s/%s", list_of[i], answer.children[rand() % answer.nchildren]));
 		forget(i);
 	}
 	else if (rand() % 4 == 0)
