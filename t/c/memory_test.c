@@ -532,6 +532,21 @@ step_absent(void)
 	discard(9);
 }
 
+/* The node must be in the list exactly once, under its old or its new name */
+static void
+is_once(int i, const char *old, const char *name)
+{
+	ZkAnswer	answer;
+	int			n = 0;
+
+	if (!has_answer(i, &answer) || answer.rc != ZOK)
+		return;
+	for (int k = 0; k < answer.nchildren; k++)
+		n += strcmp(answer.children[k], name) == 0 || strcmp(answer.children[k], old) == 0;
+	if (n != 1)
+		say("bad list: %s is there %d times", name, n);
+}
+
 /* A list requested while the node is ours throughout must contain it */
 static void
 step_list(void)
@@ -547,19 +562,9 @@ step_list(void)
 	requests[2] = zks_list(session, big, false, false);
 	requests[3] = zks_list(session, dir, true, false);
 	WAIT_FOR(all_answered());
-	if (has_answer(1, &answer) &&
-		answer.rc == ZOK && before == ZKN_PRESENT && node(0).state == ZKN_PRESENT &&
-		state() != ZKS_OVER)
-	{
-		bool		found = false;
-
-		for (int i = 0; i < answer.nchildren; i++)
-			found |= strcmp(answer.children[i], node(0).name) == 0;
-		if (!found)
-			say("bad not in the list: %s", node(0).name);
-	}
-	if (has_answer(2, &answer) &&
-		answer.rc == ZOK && answer.nchildren < 100)
+	if (before == ZKN_PRESENT && node(0).state == ZKN_PRESENT && state() != ZKS_OVER)
+		is_once(1, node(0).name, node(0).name);
+	if (has_answer(2, &answer) && answer.rc == ZOK && answer.nchildren < 100)
 		say("bad long list: %d", answer.nchildren);
 	forget_all();
 }
@@ -875,22 +880,6 @@ step_single(void)
 	WAIT_FOR(all_gone());
 }
 
-/* The node must be in the list exactly once, under its old or its new name */
-static void
-is_once(ZkRequest *list, const char *old, const char *name)
-{
-	ZkAnswer	answer;
-	int			n = 0;
-
-	if (list == NULL || !zks_answered(session, list, &answer) || answer.rc != ZOK)
-		return;
-	for (int i = 0; i < answer.nchildren; i++)
-		n += strcmp(answer.children[i], name) == 0 ||
-			(strcmp(old, name) != 0 && strcmp(answer.children[i], old) == 0);
-	if (n != 1)
-		say("bad share: %s is there %d times", name, n);
-}
-
 /*
  * The holder becomes a reader, by its data or by its name, and continues as
  * one; is discarded or deleted before and after the answer; was watched, or
@@ -996,7 +985,7 @@ step_share(void)
 	{
 		if (node(form[f]).state != ZKN_PRESENT || nodes[form[f]] == NULL)
 			continue;
-		is_once(requests[9], old[f], node(form[f]).name);
+		is_once(9, old[f], node(form[f]).name);
 		if (!has_answer(NCROWD + f, &answer) || zks_is_doubtful(answer.rc))
 			continue;
 		/* the new node says whose place it took */
