@@ -265,23 +265,17 @@ state(void)
 					stop = true; \
 				break; \
 			} \
-			nap(); \
+			nap(20); \
 		} \
 	} while (0)
 
 static void
-nap_for(int ms)
+nap(int ms)
 {
 	struct pollfd fd = {.fd = zks_await(session, NULL),.events = POLLIN};
 
 	poll(&fd, 1, ms);
 	zks_awaited(session);
-}
-
-static void
-nap(void)
-{
-	nap_for(20);
 }
 
 static ZkNodeInfo
@@ -1131,7 +1125,7 @@ step_crowd(void)
 	if (!in_vain)
 		for (int64_t until = zks_now() + timeout_ms * ZKS_MS * 2 / 3;
 			 zks_now() < until && state() != ZKS_OVER;)
-			nap();
+			nap(20);
 	WAIT_FOR(all_gone());
 }
 
@@ -1183,7 +1177,7 @@ step_masses(void)
 				   (info.state == ZKN_CREATING || info.state == ZKN_UNSURE) && !stop &&
 				   zks_now() - start < (patience_ms < 1000 ? 2 : 10) * patience_ms * ZKS_MS &&
 				   state() != ZKS_OVER)
-				nap();
+				nap(20);
 			npresent += info.state == ZKN_PRESENT;
 		}
 		if (npresent != n && atomic_load(&fault_kind) == FAULT_NONE && !reconnected())
@@ -1322,7 +1316,7 @@ tidy_up(void)
 
 	while (!empty() && zks_now() < until)
 	{
-		nap();
+		nap(20);
 		if (count_replies() == replies || zks_now() > at_last)
 			continue;
 		replies = count_replies();
@@ -1604,7 +1598,7 @@ do_anything(void)
 			unwatch(i);
 			break;
 		case 3:
-			nap_for(rand() % 3);
+			nap(rand() % 3);
 			break;
 		case 4:
 			use_check(i);
@@ -1649,7 +1643,7 @@ walk_at_random(int seconds)
 		if (session == NULL)
 			exit(2);
 		while (zks_info(session).state != ZKS_CONNECTED && zks_info(session).state != ZKS_OVER && zks_now() < until)
-			nap_for(50);
+			nap(50);
 		for (int n = rand() % 2000; n > 0 && zks_info(session).state != ZKS_OVER && zks_now() < until; n--)
 			do_anything();
 		close_random();
