@@ -348,17 +348,16 @@ holds_up(const ZkpContender *other, const ZkpContender *self)
 			 other->mode != self->mode);
 }
 
-/* How many does self wait for, counting only those that are standing, or all?  it: itself, or NULL */
+/* How many does self wait for?  it: itself, or NULL */
 static int
-need_of(const ZkpContender *queue, int n, const bool *standing, const ZkpContender *it,
-		const ZkpWant *want, int *blockers)
+need_of(const ZkpContender *queue, int n, const ZkpContender *it, const ZkpWant *want, int *blockers)
 {
 	ZkpContender nobody = {.mode = want->mode,.owner = 1,.ours = true};
 	int			count = 0;
 
 	for (int i = 0; i < n; i++)
 	{
-		if (&queue[i] == it || (standing != NULL && !standing[i]) || (it != NULL && !is_before(&queue[i], it)))
+		if (&queue[i] == it || (it != NULL && !is_before(&queue[i], it)))
 			continue;
 		if (want->mode != ZKP_SEMAPHORE && !holds_up(&queue[i], it != NULL ? it : &nobody))
 			continue;
@@ -376,7 +375,7 @@ is_granted(const ZkpContender *queue, int n, int self)
 {
 	ZkpWant		want = {.mode = queue[self].mode,.permits = queue[self].permits};
 
-	return need_of(queue, n, NULL, &queue[self], &want, NULL) == 0;
+	return need_of(queue, n, &queue[self], &want, NULL) == 0;
 }
 
 static bool
@@ -388,7 +387,7 @@ look_at_random(const ZkpContender *queue, int n, int self, int own, const ZkpWan
 	bool		chain = semaphore && want->permits > 1;
 	int			ahead = 0;
 	bool		tell = chain && self >= 0 && zkp_needs_czxids(queue, n);
-	bool		all[CROWD];
+	bool		stuck = false;
 	bool		some[CROWD];
 	int			blockers[CROWD];
 	int			nblockers;
@@ -400,9 +399,8 @@ look_at_random(const ZkpContender *queue, int n, int self, int own, const ZkpWan
 	zkp_look(queue, n, self < 0 ? (below(2) ? NULL : "none") : queue[self].name,
 			 own < 0 ? NULL : queue[own].name, want, &view);
 
-	memset(all, true, sizeof(all));
 	memset(some, false, sizeof(some));
-	need = need_of(queue, n, all, it, want, blockers);
+	need = need_of(queue, n, it, want, blockers);
 	nblockers = want->mode != ZKP_SEMAPHORE ? need : need == 0 ? 0 : need + want->permits - 1;
 
 	for (int b = 0; b < nblockers; b++)
@@ -436,10 +434,6 @@ look_at_random(const ZkpContender *queue, int n, int self, int own, const ZkpWan
 			IS(4, "the nearest first", chain || some[blockers[b]] || blockers[b] < watch[i]);
 	}
 
-	/* while the watched ones stand we cannot hold, whoever else leaves */
-	if (view.nwatch > 0 && !chain)
-		IS(6, "the watched ones suffice",
-		   need_of(queue, n, some, it, want, NULL) > 0);
 	if (view.ahead > 0)
 	{
 		ZkpView		its;
@@ -448,34 +442,20 @@ look_at_random(const ZkpContender *queue, int n, int self, int own, const ZkpWan
 		IS(15, "who is watched waits, too, for fewer",
 		   queue[watch[0]].permits == want->permits && its.need > 0 && its.need <= need);
 	}
-	for (int i = 0; i < view.nwatch && view.next; i++)
-	{
-		all[watch[i]] = false;
-		IS(7, "once one of the watched is gone, it is our turn",
-		   need_of(queue, n, all, it, want, NULL) == 0);
-		all[watch[i]] = true;
-		IS(8, "a writer may leave a reader with its number behind",
-		   want->mode != ZKP_EXCLUSIVE || (strstr(queue[watch[i]].name, "__WRIT__") == NULL &&
-										   strstr(queue[watch[i]].name, "__lock__") == NULL));
-	}
-	IS(9, "nobody is told too late", view.next || need != 1 || zkp_needs_czxids(queue, n) ||
-	   chain || (want->mode == ZKP_EXCLUSIVE && strstr(queue[watch[0]].name, "__") != NULL));
+	/* a writer may leave a reader with its number behind */
+	IS(7, "whether it is our turn once the watched one is gone", view.next ==
+	   (need == 1 && !chain && !zkp_needs_czxids(queue, n) &&
+		(want->mode != ZKP_EXCLUSIVE || (strstr(queue[watch[0]].name, "__WRIT__") == NULL &&
+										 strstr(queue[watch[0]].name, "__lock__") == NULL))));
 
 	/* if that one became a reader, nothing would be in the way */
 	IS(10, "who may become shared", view.may_soften ==
 	   (want->mode == ZKP_SHARED && need == 1 && strncmp(queue[watch[0]].name, "_c_", 3) == 0 &&
 		strstr(queue[watch[0]].name, "-lock-") != NULL));
 
-	if (own >= 0)
-	{
-		bool		stuck = false;
-
-		for (int b = 0; b < nblockers; b++)
-			stuck |= blockers[b] > own && queue[blockers[b]].mode == ZKP_EXCLUSIVE;
-		IS(11, "whether one before us waits for us", view.stuck == stuck);
-	}
-	else
-		IS(11, "whether one before us waits for us", !view.stuck);
+	for (int b = 0; b < nblockers && own >= 0; b++)
+		stuck |= blockers[b] > own && queue[blockers[b]].mode == ZKP_EXCLUSIVE;
+	IS(11, "whether one before us waits for us", view.stuck == stuck);
 #undef IS
 	return good;
 }
