@@ -141,6 +141,12 @@ contender_of(const Case *c, int node)
 	return &c->contenders[(node - PARTIES) / LENGTH][(node - PARTIES) % LENGTH];
 }
 
+static const ZkGraphNode *
+found_of(const Case *c, int node)
+{
+	return node < PARTIES ? &c->parties[node].node : &contender_of(c, node)->node;
+}
+
 static uint32_t
 bit(int node)
 {
@@ -358,20 +364,12 @@ holds(bool *good, bool passed, const Case *c, int self, const char *what)
 }
 
 static bool
-says_stuck(const Case *c, uint32_t stuck)
+says_stuck(const Model *m, uint32_t stuck)
 {
-	for (int i = 0; i < c->g.nparties; i++)
+	for (int i = 0; i < NODES; i++)
 	{
-		if (c->parties[i].node.stuck != ((stuck & bit(i)) != 0))
+		if ((m->there & bit(i)) != 0 && found_of(m->c, i)->stuck != ((stuck & bit(i)) != 0))
 			return false;
-	}
-	for (int i = 0; i < c->g.nqueues; i++)
-	{
-		for (int j = 0; j < c->queues[i].n; j++)
-		{
-			if (c->contenders[i][j].node.stuck != ((stuck & bit(node_of(i, j))) != 0))
-				return false;
-		}
 	}
 	return true;
 }
@@ -458,7 +456,7 @@ walk(const Case *c, const Model *m, uint32_t stuck, int self, int *on_way)
  * waits by it, or it is one of those that another one needs.
  */
 static void
-check_evidence(const Case *c, uint32_t cycle, int self, int on_way, bool *good)
+check_evidence(const Case *c, int self, int on_way, bool *good)
 {
 	Model		m;
 	uint32_t	stuck;
@@ -468,25 +466,16 @@ check_evidence(const Case *c, uint32_t cycle, int self, int on_way, bool *good)
 	bool		semaphore = false;
 
 	model(&m, c, true);
-	for (int i = 0; i < c->g.nparties; i++)
+	for (int i = 0; i < NODES; i++)
 	{
-		evidence |= c->parties[i].node.evidence ? bit(i) : 0;
-		most += c->parties[i].node.evidence;
-	}
-	for (int i = PARTIES; i < NODES; i++)
-	{
-		if ((m.there & bit(i)) == 0)
+		if ((m.there & bit(i)) == 0 || !found_of(c, i)->evidence)
 			continue;
 		evidence |= bit(i);
-		contenders++;
-		if (contender_of(c, i)->granted)
-			continue;
-		most += m.need[i];
-		if (c->queues[(i - PARTIES) / LENGTH].semaphore)
-			semaphore = true;
+		contenders += i >= PARTIES;
+		most += i < PARTIES ? 1 : contender_of(c, i)->granted ? 0 : m.need[i];
+		semaphore |= i >= PARTIES && !contender_of(c, i)->granted && c->queues[(i - PARTIES) / LENGTH].semaphore;
 	}
 	stuck = greatest(&m);
-	holds(good, (cycle & ~stuck) == 0, c, self, "the evidence does not tell that the cycle is stuck");
 	holds(good, (evidence & ~stuck) == 0, c, self, "some evidence is not stuck because of evidence");
 	holds(good, contenders <= most, c, self, "more evidence than needed");
 	if (!semaphore && !is_local(c, self))
@@ -509,7 +498,7 @@ check(Case *c)
 	{
 		bool		verdict = zkl_find_cycle(&c->g, self);
 
-		holds(&good, says_stuck(c, stuck), c, self, "not who is stuck");
+		holds(&good, says_stuck(&m, stuck), c, self, "not who is stuck");
 		holds(&good, verdict == ((stuck & bit(self)) != 0 && fewest(&m, stuck, self) < INT_MAX),
 			  c, self, verdict ? "told, but in no cycle" : "in a cycle, and not told");
 		nstuck += c->parties[self].node.stuck;
@@ -521,7 +510,7 @@ check(Case *c)
 			ntold++;
 			nlong += count(cycle) > 2;
 			if (holds(&good, cycle != 0, c, self, "not a cycle, or not the shortest"))
-				check_evidence(c, cycle, self, on_way, &good);
+				check_evidence(c, self, on_way, &good);
 		}
 		else
 			nbystanders += c->parties[self].node.stuck;
