@@ -169,12 +169,6 @@ is_local(const Case *c, int party)
 	return c->parties[party].node.reason->kind == ZKL_LOCAL;
 }
 
-static uint32_t
-bit_of_wait(const Case *c, int party)
-{
-	return wait_of(c, party) >= 0 ? bit(wait_of(c, party)) : 0;
-}
-
 static bool
 holds_up(const ZkGraphQueue *q, int other, int it)
 {
@@ -212,7 +206,7 @@ model_queue(Model *m, int queue, bool only_evidence)
 			m->need[node] = it->permits;
 		for (int j = 0; j < q->n; j++)
 		{
-			if (holds_up(q, j, i) && (!only_evidence || q->contenders[j].node.evidence))
+			if (holds_up(q, j, i))
 				m->reasons[node] |= bit(node_of(queue, j));
 		}
 	}
@@ -229,7 +223,7 @@ model(Model *m, const Case *c, bool only_evidence)
 	for (int i = 0; i < c->g.nparties; i++)
 	{
 		m->need[i] = 1;
-		m->reasons[i] = bit_of_wait(c, i) & m->there;
+		m->reasons[i] = wait_of(c, i) >= 0 ? bit(wait_of(c, i)) : 0;
 		m->there |= bit(i);
 	}
 	for (int i = 0; i < c->g.nlocals; i++)
@@ -247,12 +241,6 @@ count(uint32_t set)
 	return __builtin_popcount(set);
 }
 
-static bool
-enough(const Model *m, int node, uint32_t set)
-{
-	return count(set & m->reasons[node]) >= m->need[node];
-}
-
 /* That set: whoever has not enough reasons in what is left, is in none */
 static uint32_t
 greatest(const Model *m)
@@ -265,7 +253,7 @@ greatest(const Model *m)
 		before = left;
 		for (int i = 0; i < NODES; i++)
 		{
-			if ((left & bit(i)) != 0 && !enough(m, i, left))
+			if ((left & bit(i)) != 0 && count(left & m->reasons[i]) < m->need[i])
 				left &= ~bit(i);
 		}
 	} while (left != before);
