@@ -577,8 +577,6 @@ test_random(int rounds)
 {
 	bool		good = true;
 
-	ngraphs = nstuck = ntold = nbystanders = nmiddle = nlocal = 0;
-	nsemaphore = nlong = 0;
 	for (int i = 0; i < rounds && good; i++)
 	{
 		Case		c;
@@ -647,13 +645,6 @@ chain(bool closed, bool forward)
 	}
 }
 
-static void
-fill_until(int n)
-{
-	while (nmany < n)
-		stand(-1, false, nmany % 2 == 0, 1 + nmany % MANY_PARTIES);
-}
-
 /*
  * In a chain of all parties, which is closed or not, each that falls changes a long queue
  * of a lock that they share, or a semaphore: before it is followed, or behind.  Or half of them hold
@@ -691,7 +682,8 @@ test_large(void)
 		begin_queue(semaphore);
 		for (int i = 0; i < MANY_PARTIES / (halves ? 2 : 1); i++)
 			stand(i, true, true, MANY_PARTIES);
-		fill_until(MANY - (halves ? MANY_PARTIES / 2 : at_the_end ? 0 : 2 * MANY_PARTIES));
+		while (nmany < MANY - (halves ? MANY_PARTIES / 2 : at_the_end ? 0 : 2 * MANY_PARTIES))
+			stand(-1, false, nmany % 2 == 0, 1 + nmany % MANY_PARTIES);
 		for (int i = MANY_PARTIES / 2; i < MANY_PARTIES && halves; i++)
 			stand(i, false, i % 2 == 0, MANY_PARTIES / 2);
 		if (!halves && !at_the_end)
