@@ -19,7 +19,6 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
-#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -92,12 +91,6 @@ ssize_t
 pwrite64(int fd, const void *data, size_t len, off64_t at)
 {
 	return is_full(fd) ? -1 : syscall(SYS_pwrite64, fd, data, len, at);
-}
-
-ssize_t
-writev(int fd, const struct iovec *parts, int count)
-{
-	return is_full(fd) ? -1 : syscall(SYS_writev, fd, parts, count);
 }
 
 int
