@@ -9,18 +9,12 @@
 # instructions varies by half a percent with the layout of the heap, whichever
 # library is loaded.)
 
-use strict;
-use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
 use IPC::Run qw(run);
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
-use Test::More;
 
-use Zklock;
-use ZooKeeper;
+use Tests;
 
 plan skip_all => 'valgrind is not installed'
   if system('command -v valgrind >/dev/null && command -v callgrind_annotate >/dev/null') != 0;

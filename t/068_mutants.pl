@@ -8,18 +8,14 @@
 #
 # ZK_MUTANTS: the names of some, instead of all; MUTANT_SEED: of the choice
 
-use strict;
-use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
 use List::Util qw(uniq);
-use Test::More;
-use Time::HiRes qw(time);
 
+use Tests;
 use Torture::Mutants;
 use Torture::Trial;
-use Zklock;
 
 is(join("\n", Torture::Mutants::complaints("$FindBin::RealBin/..", @Torture::Checker::KINDS)), '', 'all mutants fit the sources');
 
