@@ -310,7 +310,8 @@ static void
 damage(void)
 {
 	int			at = 4 + below(end - 4);
-	int			n;
+	int			left = end - at;
+	int			n = 1 + below(20);
 
 	switch (below(7))
 	{
@@ -324,30 +325,25 @@ damage(void)
 			end = at;
 			break;
 		case 3:					/* extended */
-			for (n = 1 + below(20); n > 0; n--)
+			for (; n > 0; n--)
 				frame[end++] = (unsigned char) (below(2) == 0 ? 0 : below(256));
 			break;
 		case 4:					/* something removed */
-			n = 1 + below(20);
-			if (at + n > end)
-				n = end - at;
-			memmove(frame + at, frame + at + n, end - at - n);
+			n = n < left ? n : left;
+			memmove(frame + at, frame + at + n, left - n);
 			end -= n;
 			break;
 		case 5:					/* something repeated */
-			n = 1 + below(20);
-			if (at + n > end)
-				n = end - at;
-			memmove(frame + at + n, frame + at, end - at);
+			n = n < left ? n : left;
+			memmove(frame + at + n, frame + at, left);
 			end += n;
 			break;
 		case 6:					/* a number changed */
-			if (at + 4 > end)
+			if (left < 4)
 				break;
-			n = end;
 			end = at;
 			put(below(3) == 0 ? -1 : below(2) == 0 ? INT32_MAX : below(64));
-			end = n;
+			end = at + left;
 			break;
 	}
 }
