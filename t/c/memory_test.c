@@ -166,6 +166,8 @@ extern int	__lsan_do_recoverable_leak_check(void) __attribute__((weak));
 
 static const char *hosts;
 static int	timeout_ms;
+static int	threads,			/* without a session */
+			descriptors;
 
 static ZkSession *session;
 static ZkNode *nodes[NNODES];
@@ -1356,7 +1358,7 @@ count_entries(const char *name)
 
 /* A keeper that was left behind must end by itself */
 static void
-is_over(int threads, int descriptors)
+is_over(void)
 {
 	for (int64_t start = zks_now();
 		 count_entries("/proc/self/task") > threads &&
@@ -1369,7 +1371,7 @@ is_over(int threads, int descriptors)
 }
 
 static void
-end(const char *how, int bound_ms, int threads, int descriptors)
+end(const char *how, int bound_ms)
 {
 	int64_t		start;
 	int64_t		ms;
@@ -1397,7 +1399,7 @@ end(const char *how, int bound_ms, int threads, int descriptors)
 	if (ms > bound_ms + 1500)
 		say("bad close took %lld ms of %d", (long long) ms, bound_ms);
 
-	is_over(threads, descriptors);
+	is_over();
 }
 
 /*
@@ -1413,11 +1415,9 @@ do_nothing(void *argument)
 static int
 threads_without_session(void)
 {
-	static int	least = 0;
+	int			least = 0;
 	pthread_t	thread;
 
-	if (least != 0)
-		return least;
 	if (pthread_create(&thread, NULL, do_nothing, NULL) != 0)
 		exit(2);
 	pthread_join(thread, NULL);
@@ -1631,8 +1631,6 @@ walk_at_random(int seconds)
 	ZkTlsFiles	files = {.name = {ca_file, "", "", ""},.verify_host = true};
 	ZkOptions	options = {.hosts = hosts,.timeout_ms = timeout_ms};
 	char		error[256];
-	int			threads = threads_without_session();
-	int			descriptors = count_entries("/proc/self/fd");
 
 	for (; zks_now() < until; nsessions++)
 	{
@@ -1648,7 +1646,7 @@ walk_at_random(int seconds)
 			do_anything();
 		close_random();
 	}
-	is_over(threads, descriptors);
+	is_over();
 	say("%ld sessions, %ld nodes, %ld checks", nsessions, ncreated, nchecked);
 }
 
@@ -1664,8 +1662,6 @@ walk(const char *ending, int bound_ms, int crowd)
 		(crowd == 2 ? 0 : crowd == 1 ? 1 : 3);
 	ZkCredential credentials[] = {{"digest", "walker:a b"}, {"digest", "another:"}};
 	ZkOptions	options = {.hosts = hosts,.timeout_ms = timeout_ms,.credentials = credentials,.ncredentials = 2};
-	int			threads = threads_without_session();
-	int			descriptors = count_entries("/proc/self/fd");
 
 	nwalks++;
 	begin();
@@ -1682,7 +1678,7 @@ walk(const char *ending, int bound_ms, int crowd)
 			if (!in_vain)
 				steps++;
 		}
-		end(ending, bound_ms, threads, descriptors);
+		end(ending, bound_ms);
 		session = NULL;
 	}
 	else if (count_entries("/proc/self/fd") != descriptors)
@@ -1701,6 +1697,8 @@ main(int argc, char **argv)
 		return 2;
 	hosts = argv[1];
 	timeout_ms = atoi(argv[2]);
+	threads = threads_without_session();
+	descriptors = count_entries("/proc/self/fd");
 	if (argc == 6)
 	{
 		srand(atoi(argv[5]));
@@ -1726,8 +1724,7 @@ main(int argc, char **argv)
 		atomic_store(&fault_at, at);
 		atomic_store(&fault_count, count);
 		atomic_store(&calls, 0);
-		atomic_store(&fault_kind, FAULT_NONE);
-		for (int i = 1; i < FAULT_KINDS; i++)
+		for (int i = 0; i < FAULT_KINDS; i++)
 		{
 			if (strcmp(kind, kinds[i]) == 0)
 				atomic_store(&fault_kind, i);
