@@ -235,12 +235,6 @@ model(Model *m, const Case *c, bool only_evidence)
 	}
 }
 
-static int
-count(uint32_t set)
-{
-	return __builtin_popcount(set);
-}
-
 /* That set: whoever has not enough reasons in what is left, is in none */
 static uint32_t
 greatest(const Model *m)
@@ -253,7 +247,7 @@ greatest(const Model *m)
 		before = left;
 		for (int i = 0; i < NODES; i++)
 		{
-			if ((left & bit(i)) != 0 && count(left & m->reasons[i]) < m->need[i])
+			if ((left & bit(i)) != 0 && __builtin_popcount(left & m->reasons[i]) < m->need[i])
 				left &= ~bit(i);
 		}
 	} while (left != before);
@@ -436,7 +430,7 @@ walk(const Case *c, const Model *m, uint32_t stuck, int self, int *on_way)
 		if ((c->parties[i].waits_for >= 0) != ((seen & bit(i)) != 0))
 			return 0;
 	}
-	return count(seen) == fewest(m, stuck, self) ? seen : 0;
+	return __builtin_popcount(seen) == fewest(m, stuck, self) ? seen : 0;
 }
 
 /*
@@ -496,7 +490,7 @@ check(Case *c)
 			uint32_t	cycle = walk(c, &m, stuck, self, &on_way);
 
 			ntold++;
-			nlong += count(cycle) > 2;
+			nlong += __builtin_popcount(cycle) > 2;
 			if (holds(&good, cycle != 0, c, self, "not a cycle, or not the shortest"))
 				check_evidence(c, self, on_way, &good);
 		}
