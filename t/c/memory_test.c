@@ -240,9 +240,8 @@ ask(const char *what, const char *path)
 static ZkSessionState
 state(void)
 {
-	ZkSessionInfo info;
+	ZkSessionInfo info = zks_info(session);
 
-	info = zks_info(session);
 	if (info.session_id != 0 && info.session_id != last_id)
 	{
 		last_id = info.session_id;
@@ -486,9 +485,8 @@ path_of(int i, const char *below)
 static bool
 reconnected(void)
 {
-	ZkSessionInfo info;
+	ZkSessionInfo info = zks_info(session);
 
-	info = zks_info(session);
 	return info.epoch != 1 || info.state != ZKS_CONNECTED;
 }
 
