@@ -36,8 +36,6 @@ for my $case (@missing)
 	like(build_says('-n', $argument), qr/\*\*\* .* not found: install Debian's \Q$package\E/, "without $what");
 }
 
-unlike(build_says('-n', $ENV{PG_CONFIG} ? "PG_CONFIG=$ENV{PG_CONFIG}" : ()), qr/\*\*\*/, 'with all of them');
-
 #
 # The wall: no file above it compiles with ZooKeeper's header, none below with PostgreSQL's.
 # What makes that so is in the command that compiles it; one of each shows that it does.
