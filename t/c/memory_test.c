@@ -475,11 +475,11 @@ count_watches(const char *path)
 
 /* The full path of a node of ours */
 static const char *
-path_of(int i, const char *below)
+path_of(int i)
 {
 	ZkNodeInfo	info = node(i);
 
-	return printed("%s%s/%s", dir, below, info.name[0] != '\0' ? info.name : "none");
+	return printed("%s/p/q/%s", dir, info.name[0] != '\0' ? info.name : "none");
 }
 
 static bool
@@ -570,12 +570,12 @@ step_list(void)
 static void
 step_watch(void)
 {
-	const char *own = path_of(0, "/p/q");
+	const char *own = path_of(0);
 
 	watches[0] = zks_watch(session, own);
 	watches[1] = zks_watch(session, own);
 	watches[2] = zks_watch(session, "/none");
-	watches[3] = zks_watch(session, path_of(1, "/p/q"));
+	watches[3] = zks_watch(session, path_of(1));
 	unwatch(3);
 	watches[7] = zks_watch(session, dir);
 	watches[8] = zks_watch(session, big);
@@ -643,7 +643,7 @@ step_stolen(void)
 		return;
 	zkn_watch(session, nodes[1]);
 	WAIT_FOR(node(1).watch != ZKR_WATCH_PENDING);
-	ask("do delete", path_of(1, "/p/q"));
+	ask("do delete", path_of(1));
 	WAIT_FOR(node(1).state == ZKN_LOST);
 	discard(1);
 }
@@ -703,7 +703,7 @@ step_check(void)
 	WAIT_FOR(answered(4) && answered(6));
 	is_right(4, "check", -1);
 	is_right(6, "check", -1);
-	ask("do delete", path_of(7, "/p/q"));
+	ask("do delete", path_of(7));
 	requests[7] = check(all, 2);
 	WAIT_FOR(answered(7));
 	if (atomic_load(&fault_kind) != FAULT_MEMORY)
@@ -902,14 +902,14 @@ step_share(void)
 		strcpy(old[f], node(form[f]).name);
 		watch_node(form[f]);
 		watch_node(form[f] + SHARE_DELETE);
-		watches[10 + f] = zks_watch(session, path_of(form[f], "/p/q"));
+		watches[10 + f] = zks_watch(session, path_of(form[f]));
 	}
 	WAIT_FOR(all_answered() && node(form[0]).watch != ZKR_WATCH_PENDING &&
 			 node(form[1]).watch != ZKR_WATCH_PENDING);
 	for (int f = 0; f < 2; f++)
 	{
 		if (node(form[f] + STOLEN).state == ZKN_PRESENT)
-			ask("do delete", path_of(form[f] + STOLEN, "/p/q"));
+			ask("do delete", path_of(form[f] + STOLEN));
 	}
 
 	for (int f = 0; f < 2; f++)
@@ -928,7 +928,7 @@ step_share(void)
 			checked[nchecked++] = nodes[form[f] + STAYS];
 		if (node(form[f] + DELETED).state == ZKN_PRESENT)
 			checked[nchecked++] = nodes[form[f] + DELETED];
-		watches[12 + f] = zks_watch(session, path_of(form[f], "/p/q"));
+		watches[12 + f] = zks_watch(session, path_of(form[f]));
 	}
 	if (nchecked > 0)
 		requests[8] = check(checked, nchecked);
@@ -970,7 +970,7 @@ step_share(void)
 	requests[9] = zks_list(session, printed("%s/p/q", dir), true, false);
 	for (int f = 0; f < 2; f++)
 	{
-		requests[NCROWD + f] = zks_read(session, path_of(form[f], "/p/q"), false, ZKS_DATA_KEPT);
+		requests[NCROWD + f] = zks_read(session, path_of(form[f]), false, ZKS_DATA_KEPT);
 		delete_node(form[f] + DELETED);
 		watch_node(form[f] + STAYS);
 	}
@@ -1067,7 +1067,7 @@ step_mark(void)
 	for (int i = 0; i < n; i++)
 		WAIT_FOR(mark_state(i) != ZKN_MARKING);
 	if (mark_state(STOLEN) == ZKN_MARKED)
-		ask("do delete", path_of(MARKED + STOLEN, "/p/q"));
+		ask("do delete", path_of(MARKED + STOLEN));
 	changed = mark_state(CHANGED) == ZKN_MARKED;	/* otherwise it is in doubt */
 	if (changed)
 		ask("do set", mark_path(CHANGED));
