@@ -1147,7 +1147,7 @@ step_masses(void)
 		ZkpWant		want = {.mode = ZKP_SEMAPHORE,.permits = INT32_MAX};
 		int			npresent = 0;
 		int64_t		start;
-		ZkNodeInfo	info;
+		ZkNodeInfo	info = {0};
 
 		/*
 		 * a thousand, if the names are short; those directories exist already
@@ -1181,7 +1181,8 @@ step_masses(void)
 			npresent += info.state == ZKN_PRESENT;
 		}
 		if (npresent != n && atomic_load(&fault_kind) == FAULT_NONE && !reconnected())
-			say("bad masses: %d of %d are there", npresent, n);
+			say("bad masses: %d of %d are there, %d ms later; the last: state %d, error %d", npresent, n,
+				(int) ((zks_now() - start) / ZKS_MS), (int) info.state, info.rc);
 		if (npresent != n)
 			in_vain = true;
 		else if (n > 0)
