@@ -170,20 +170,6 @@ def identify(*text):
     return "ok"
 
 
-def stand(path, n, name="pattern"):
-    def wait(i):
-        lock = classes[name](([client] + more_clients)[i % (len(more_clients) + 1)], path)
-        lock.data = b"%s %d" % ((identifier or "").encode(), i)
-        try:
-            lock.acquire()
-        except Exception:
-            pass  # we quit
-
-    for i in range(int(n)):
-        threading.Thread(target=wait, args=[i], daemon=True).start()
-    return "ok"
-
-
 def words(e):
     return "%s: %s" % (type(e).__name__, " ".join(str(e).split()))
 
@@ -203,7 +189,6 @@ commands = {
     "clients": clients,
     "run": run,
     "identify": identify,
-    "stand": stand,
 }
 
 client.start(timeout=30)
