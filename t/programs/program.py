@@ -2,6 +2,7 @@
 
 import sys
 import threading
+from datetime import timedelta
 
 
 # Says this, and returns the words of the next line
@@ -38,7 +39,7 @@ def canceled(wait, cancel):
     return state
 
 
-# Returns an answer to "in_lock" or "in_session_lock"; execute(db, sql) runs a statement
+# Returns an answer to "in_lock" or "in_session_lock"
 def in_loop(loop, execute):
     attempts = []
 
@@ -58,7 +59,11 @@ def in_loop(loop, execute):
     return answer
 
 
-def serve(commands):
+# make_report(timeout) is that of the page or of doc/programs.md, and execute(db, sql) runs a statement
+def serve(page, make_report, execute=lambda db, sql: db.execute(sql), **commands):
+    commands["timeouts"] = lambda: " ".join(state_of(make_report, timeout) for timeout in (timedelta(), "0s", 5))
+    for loop in page.in_lock, page.in_session_lock:
+        commands[loop.__name__] = in_loop(loop, execute)
     print("ready", flush=True)
     for line in iter(sys.stdin.readline, "quit\n"):
         name, *args = line.split()

@@ -1,7 +1,5 @@
 # Does with doc/programs/django.md's code what t/096_docs_programs.pl says.
 
-from datetime import timedelta
-
 import django
 from django.conf import settings
 
@@ -13,7 +11,7 @@ from django.core.signals import request_finished, request_started
 from django.db import connection, transaction
 
 import page
-from program import ask, canceled, in_loop, serve, state_of
+from program import ask, canceled, serve
 
 
 def request(sql):
@@ -39,7 +37,7 @@ def dirty():
 
 
 # How doc/programs.md binds a timeout
-def make_report(patience=timedelta(seconds=5)):
+def make_report(patience):
     with transaction.atomic(), connection.cursor() as db:
         db.execute("SELECT zk_xact_lock(%s, %s)", ["/jobs/report", patience])
         locked = db.fetchone()[0]
@@ -48,26 +46,11 @@ def make_report(patience=timedelta(seconds=5)):
         return locked
 
 
-def timeouts():
-    return " ".join(state_of(make_report, timeout) for timeout in (timedelta(), "0s", 5))
-
-
 def cancel():
     connection.ensure_connection()
     return canceled(lambda: request("SELECT zk_lock('/jobs/report')"), connection.connection.cancel)
 
 
-def execute(db, sql):
-    db.execute(sql)
-
-
 page.nightly()
-serve({
-    "dirty": dirty,
-    "clean": leak,
-    "timeouts": timeouts,
-    "cancel": cancel,
-    "in_lock": in_loop(page.in_lock, execute),
-    "in_session_lock": in_loop(page.in_session_lock, execute),
-})
+serve(page, make_report, dirty=dirty, clean=leak, cancel=cancel)
 connection.close()

@@ -5,7 +5,7 @@ import psycopg2.pool
 from psycopg_pool import ConnectionPool
 
 import page
-from program import ask, canceled, in_loop, serve, state_of
+from program import ask, canceled, serve
 
 
 def own_connection():
@@ -35,9 +35,9 @@ def transactions():
             return f"{found}, {db.info.backend_pid == pid}"
 
 
-def timeouts():
+def make_report(timeout):
     with own_connection() as db:
-        return " ".join(state_of(page.make_report, db, timeout) for timeout in (page.timedelta(), "0s", 5))
+        return page.make_report(db, timeout)
 
 
 # A session-scope lock belongs to the transaction that took it until that commits
@@ -80,19 +80,6 @@ def psycopg_2():
     return " ".join(found)
 
 
-def execute(db, sql):
-    db.execute(sql)
-
-
 trap()
-serve({
-    "dirty": dirty,
-    "clean": lambda: leak(page.pool),
-    "transactions": transactions,
-    "timeouts": timeouts,
-    "cancel": cancel,
-    "in_lock": in_loop(page.in_lock, execute),
-    "in_session_lock": in_loop(page.in_session_lock, execute),
-    "psycopg2": psycopg_2,
-})
+serve(page, make_report, dirty=dirty, clean=lambda: leak(page.pool), cancel=cancel, transactions=transactions, psycopg2=psycopg_2)
 page.pool.close()

@@ -13,9 +13,9 @@ ensure
   ActiveRecord::Base.connection_pool.release_connection
 end
 
-def leak
+def clean
   request { |db| db.execute("SELECT zk_lock('/pool')") }
-  request { |db| db.select_value('SELECT count(*) FROM zk_locks') }
+  "next user: #{request { |db| db.select_value('SELECT count(*) FROM zk_locks') }}"
 end
 
 def state_of
@@ -31,7 +31,7 @@ def dirty
   adapters = [ActiveRecord::ConnectionAdapters::AbstractAdapter, ActiveRecord::ConnectionAdapters::PostgreSQLAdapter]
   kept = adapters.map { |adapter| adapter.__callbacks.dup }
   adapters.first.reset_callbacks(:checkin)
-  puts "next user: #{leak}"
+  puts clean
   gets
   ActiveRecord::Base.connection_pool.disconnect!
   adapters.zip(kept) { |adapter, callbacks| adapter.__callbacks = callbacks }
@@ -97,18 +97,12 @@ def work
   nil
 end
 
+# The commands are functions; those with a path are the page's
 def answer(name, path = nil)
+  return send(name) unless path
+
   $attempts = 0
-  case name
-  when 'dirty' then dirty
-  when 'clean' then "next user: #{leak}"
-  when 'timeouts' then timeouts
-  when 'cancel' then cancel
-  when 'cached' then cached
-  when 'elsewhere' then elsewhere
-  when 'in_lock' then in_lock(path) { work } || "done #{$attempts}"
-  when 'in_session_lock' then in_session_lock(path) { work } || "done #{$attempts}"
-  end
+  send(name, path) { work } || "done #{$attempts}"
 end
 
 Report.nightly

@@ -1,11 +1,9 @@
 # Does with doc/programs/sqlalchemy.md's code what t/096_docs_programs.pl says.
 
-from datetime import timedelta
-
 from sqlalchemy import create_engine, text
 
 import page
-from program import ask, canceled, in_loop, serve, state_of
+from program import ask, canceled, serve
 
 
 def leak(engine):
@@ -23,16 +21,12 @@ def dirty():
 
 
 # How doc/programs.md binds a timeout
-def make_report(patience=timedelta(seconds=5)):
+def make_report(patience):
     with page.engine.begin() as db:
         locked = db.execute(text("SELECT zk_xact_lock(:path, :patience)"), {"path": "/jobs/report", "patience": patience}).scalar()
         if locked:
             db.execute(text("INSERT INTO report VALUES (now())"))
         return locked
-
-
-def timeouts():
-    return " ".join(state_of(make_report, timeout) for timeout in (timedelta(), "0s", 5))
 
 
 def cancel():
@@ -41,16 +35,5 @@ def cancel():
             lambda: db.execute(text("SELECT zk_lock('/jobs/report')")), lambda: db.connection.dbapi_connection.cancel())
 
 
-def execute(db, sql):
-    db.execute(text(sql))
-
-
-serve({
-    "dirty": dirty,
-    "clean": lambda: leak(page.engine),
-    "timeouts": timeouts,
-    "cancel": cancel,
-    "in_lock": in_loop(page.in_lock, execute),
-    "in_session_lock": in_loop(page.in_session_lock, execute),
-})
+serve(page, make_report, lambda db, sql: db.execute(text(sql)), dirty=dirty, clean=lambda: leak(page.engine), cancel=cancel)
 page.engine.dispose()
