@@ -18,8 +18,6 @@
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
-use POSIX ();
-
 use Child;
 use Doc;
 use Peer;
@@ -190,54 +188,50 @@ sub bounds_waits
 	return;
 }
 
-# 40001 at COMMIT: somebody has removed the lock's node
-sub survives_a_lost_lock
-{
-	my ($name, $program) = @_;
-	my $before = written();
-	is($program->ask('in_lock /jobs/a'), 'working', "$name: in a lock");
-	is($admin->value(q{SELECT zk_lock_break('/jobs/a', node) FROM zk_lock_queue('/jobs/a')}), 't', "$name: - which is broken");
-	is($program->ask('write'), 'working', "$name: - is tried again");
-	is($program->ask('write'), 'done 2', "$name: - with success");
-	is(written(), $before + 1, "$name: - and written once");
-	return;
-}
+# What is lost while an attempt works, and so makes it begin again: the command; what happens then, which
+# returns the line at which the program finds that out, and what is to be done afterwards
+my @losses = (
+	# 40001 at COMMIT: somebody has removed the lock's node
+	[ 'in_lock /jobs/a', sub { is($admin->value(q{SELECT zk_lock_break('/jobs/a', node) FROM zk_lock_queue('/jobs/a')}), 't', '- which is broken'); return 'write'; } ],
 
-# 40P01: it waits for a lock whose holder waits for its row.  PostgreSQL's own waiter is
-# never the victim.
-sub survives_a_deadlock
-{
-	my ($name, $program) = @_;
-	my $before = written();
-	$other->value(q{BEGIN; SELECT zk_xact_lock('/jobs/b')});
-	is($program->ask('in_lock /jobs/a'), 'working', "$name: before a deadlock");
-	is($program->ask('lock /jobs/b'), 'written', "$name: - has a row");
-	$other->send('UPDATE account SET n = n');
-	zk_until(sub { $admin->value("SELECT wait_event_type FROM pg_stat_activity WHERE pid = " . $other->pid) eq 'Lock' }, 'a row lock');
-	is($program->ask('lock'), 'working', "$name: - begins again");
-	$other->wait;
-	$other->value('COMMIT');
-	is($program->ask('write'), 'done 2', "$name: - with success");
-	is(written(), $before + 1, "$name: - and has written once");
-	return;
-}
+	# 40P01: it waits for a lock whose holder waits for its row.  PostgreSQL's own waiter is
+	# never the victim.
+	[   'in_lock /jobs/a',
+		sub {
+			my ($program) = @_;
+			$other->value(q{BEGIN; SELECT zk_xact_lock('/jobs/b')});
+			is($program->ask('lock /jobs/b'), 'written', '- has a row');
+			$other->send('UPDATE account SET n = n');
+			zk_until(sub { $admin->value("SELECT wait_event_type FROM pg_stat_activity WHERE pid = " . $other->pid) eq 'Lock' }, 'a row lock');
+			return ('lock', sub { $other->wait; $other->value('COMMIT'); });
+		}
+	],
 
-# 40001, since ZooKeeper has ended the session
-sub survives_a_lost_session
+	# 40001, since ZooKeeper has ended the session
+	[   'in_session_lock /jobs/c',
+		sub {
+			my $id = $admin->value(q{SELECT zk_session FROM zk_lock_queue('/jobs/c')});
+			$proxy->cut_off;
+			$zk->end_session($id);
+			wait_contenders('/jobs/c', 0);
+			$proxy->pass;
+			return 'write';
+		}
+	]);
+
+sub survives
 {
-	my ($name, $program) = @_;
+	my ($name, $program, $command, $happens) = @_;
+	my ($path) = $command =~ / (.*)/;
 	my $before = written();
-	is($program->ask('in_session_lock /jobs/c'), 'working', "$name: in a session-scope lock");
-	my $id = $admin->value(q{SELECT zk_session FROM zk_lock_queue('/jobs/c')});
-	$proxy->cut_off;
-	$zk->end_session($id);
-	wait_contenders('/jobs/c', 0);
-	$proxy->pass;
-	is($program->ask('write'), 'working', "$name: - its session expires, and it is tried again");
-	is(contenders('/jobs/c'), '1', "$name: - with the lock");
-	is($program->ask('write'), 'done 2', "$name: - with success");
-	is(written(), $before + 1, "$name: - and written once");
-	wait_contenders('/jobs/c', 0);
+	is($program->ask($command), 'working', "$name: $command");
+	my ($line, $then) = $happens->($program);
+	is($program->ask($line), 'working', '- is tried again');
+	$then->() if $then;
+	is(contenders($path), '1', '- with the lock');
+	is($program->ask('write'), 'done 2', '- with success');
+	is(written(), $before + 1, '- and written once');
+	wait_contenders($path, 0);
 	return;
 }
 
@@ -281,9 +275,7 @@ foreach my $file (sort keys %page)
 			my $program = runs_first_example($name, $p, $doc);
 			cleans_pool($name, $program);
 			bounds_waits($name, $program, $p);
-			survives_a_lost_lock($name, $program);
-			survives_a_deadlock($name, $program);
-			survives_a_lost_session($name, $program);
+			survives($name, $program, @$_) for @losses;
 			$and_then{$file}->($name, $program) if $and_then{$file};
 			$program->quit;
 			1;
@@ -308,13 +300,7 @@ foreach my $file (sort keys %page)
 			url => "host=127.0.0.1 port=$port dbname=postgres user=postgres" });
 	my $s = zk_session($node);
 	my $balance = sub { return $s->value('SELECT balance FROM account') };
-	my $ends = sub {
-		my ($pid) = @_;
-		my $status;
-		zk_until(sub { waitpid($pid, POSIX::WNOHANG()) == $pid and $status = $?, 1 }, 'the program to end');
-		Child::forget($pid);
-		return $status;
-	};
+	my $ends = sub { Child::ended($_[0]) or die 'the program does not end'; return $?; };
 	$page->run($node, until => '## Java');
 	is($balance->(), 90, 'SQL has taken 10');
 	foreach my $language (sort keys %program)
