@@ -9,7 +9,6 @@ use lib "$FindBin::RealBin/lib";
 
 use File::Basename qw(dirname);
 use File::Path qw(make_path);
-use POSIX ();
 
 use Child;
 use Peer;
@@ -119,9 +118,8 @@ sub ended
 {
 	my ($program) = @_;
 	return 1 if defined $program->{status};
-	return 0 if waitpid($program->{pid}, POSIX::WNOHANG()) != $program->{pid};
+	return 0 unless Child::ended($program->{pid}, 0);
 	$program->{status} = $? >> 8;
-	Child::forget($program->{pid});
 	return 1;
 }
 
