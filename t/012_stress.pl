@@ -84,11 +84,7 @@ subtest 'numbers that are about to wrap are not relied on' => sub {
 subtest 'everything, on a bad network' => sub {
 	my @way = (@EXCLUSIVE_WAYS, @SHARED_WAYS, @SEMAPHORE_WAYS, 'all');
 	my @proxy = map { ZkProxy->new($zk) } 1 .. 4;
-	my @s = map {
-		my $s = turns_session($node[ $_ % 2 ], options => '-c zklock.hosts=' . $proxy[ $_ % @proxy ]->hosts);
-		$s->value("SET zklock.node_style = '$styles[ $_ % @styles ]'");
-		$s
-	} 1 .. $BACKENDS;
+	my @s = map { zk_warm_session($node[ $_ % 2 ], hosts => $proxy[ $_ % @proxy ], node_style => $styles[ $_ % @styles ]) } 1 .. $BACKENDS;
 
 	my (@hold, @number);
 	my $turns = sub {
@@ -276,14 +272,13 @@ sub zk_sockets
 sub stress
 {
 	my (@proxies) = @_;
-	my @hosts = map { $_->hosts } @proxies ? @proxies : $zk;
+	my @hosts = @proxies ? @proxies : $zk;
 	my @way = (@EXCLUSIVE_WAYS, @SHARED_WAYS, @SEMAPHORE_WAYS, @ENDS, 'all');
 	my @s;
 	foreach my $i (0 .. 20)
 	{
 		# who holds a lock for a third of this, and loses the answer to its release, does not commit
-		my %setting = (hosts => $hosts[ $i % @hosts ], node_style => $styles[ $i / 3 % 3 ], session_timeout => '20s', commit_guard => 'on');
-		push @s, turns_session($node[ $i % 2 ], options => join ' ', map { "-c zklock.$_=$setting{$_}" } sort keys %setting);
+		push @s, zk_warm_session($node[ $i % 2 ], hosts => $hosts[ $i % @hosts ], node_style => $styles[ $i / 3 % 3 ], session_timeout => '20s', commit_guard => 'on');
 	}
 	my $used = sub { return join ', ', map { zk_threads($_->pid) . ' ' . zk_sockets($_) } @s; };
 	my $before = $used->();

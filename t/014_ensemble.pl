@@ -34,8 +34,7 @@ my $FAILOVER_SLACK = 8;
 sub asks
 {
 	my ($n, $path) = @_;
-	my $s = zk_session($node[ $n % 2 ]);
-	$s->value(q{SELECT zk_lock('/warm/' || pg_backend_pid()), zk_unlock_all()});
+	my $s = zk_warm_session($node[ $n % 2 ]);
 	$s->send("SELECT zk_lock('$path')");
 	if ($n == 0) { $s->wait; }
 	else { zk_wait_queued($zk, $s); }

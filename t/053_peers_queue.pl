@@ -394,7 +394,7 @@ turns_path(map { "/$_->{name}" } @scenes);
 foreach my $scene (@scenes)
 {
 	$scene->{log} = turns_counter("/$scene->{name}") . '.log';
-	$scene->{sql} = [ map { turns_session($node, options => "-c zklock.node_style=$scene->{style}") } 1 .. $CLIENTS ];
+	$scene->{sql} = [ map { zk_warm_session($node, node_style => $scene->{style}) } 1 .. $CLIENTS ];
 	$scene->{ways} = [ $scene->{style} eq 'single' ? @EXCLUSIVE_WAYS : ('lock', 'short timeout', 'downgrade', ('shared', 'xact shared') x 4) ];
 	$scene->{locker}->send("clients $CLIENTS");
 }

@@ -21,12 +21,7 @@ my $client = $zk->client;
 # may still be closing its session.
 my $shared = ZkProxy->new($zk);
 
-sub one_of_many
-{
-	my $s = zk_session_with($node, hosts => $shared);
-	$s->value(q{SELECT zk_lock('/warm/' || pg_backend_pid()), zk_unlock_all()});
-	return $s;
-}
+sub one_of_many { return zk_warm_session($node, hosts => $shared); }
 
 # A session with a proxy of its own; an idle one can be reused
 my %idle;

@@ -476,7 +476,7 @@ edge 'sessions that take turns, while connections break' => sub {
 	turns_prepare($node);
 	turns_path(@paths);
 	my @s = map {
-		turns_session($node, options => join ' ', map { "-c zklock.$_" } 'node_style=single', 'commit_guard=on', 'session_timeout=20s', 'hosts=' . $proxy[ $_ % 2 ]->hosts)
+		warm_session(node_style => 'single', commit_guard => 'on', session_timeout => '20s', hosts => $proxy[ $_ % 2 ])
 	} 1 .. 8;
 	$_->send(turns_call("$seconds s", \@EXCLUSIVE_WAYS, \@paths)) for @s;
 	my $n = turns_trouble(\@s, @proxy);

@@ -160,13 +160,7 @@ sub nothing_left
 	return;
 }
 
-# A session that is connected, so that only what is meant is disturbed
-sub warm_session
-{
-	my $s = zk_session_with($node, @_);
-	$s->value(q{SELECT zk_lock('/warm/' || pg_backend_pid()), zk_unlock_all()});
-	return $s;
-}
+sub warm_session { return zk_warm_session($node, @_); }
 
 my $last_path = 0;
 sub new_path { return '/edge/' . ++$last_path; }

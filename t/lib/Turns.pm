@@ -10,7 +10,7 @@ what they held
 
   turns_prepare(@node);                 # once
   turns_path('/a');                     # each path that is used
-  my @s = map { turns_session($node[ $_ % 2 ]) } 1 .. 20;
+  my @s = map { zk_warm_session($node[ $_ % 2 ]) } 1 .. 20;
   $_->send(turns_call(25, [ 'lock', 'shared' ], ['/a'])) for @s;
   $_->wait for @s;
   turns_judge(turns_holds());
@@ -36,7 +36,7 @@ use Time::HiRes qw(sleep);
 
 use Zklock;
 
-our @EXPORT = qw(turns_prepare turns_path turns_counter turns_session turns_call turns_holds turns_forget
+our @EXPORT = qw(turns_prepare turns_path turns_counter turns_call turns_holds turns_forget
   turns_trouble turns_judge turns_counted turns_number @EXCLUSIVE_WAYS @SHARED_WAYS @SEMAPHORE_WAYS @ENDS);
 
 # The permits of a semaphore; for how long a reader reads, at most, in seconds
@@ -82,15 +82,6 @@ sub _count_from_zero
 		close $file or die "$path: $!";
 	}
 	return;
-}
-
-# A session that is connected to ZooKeeper; options as for zk_session
-sub turns_session
-{
-	my ($node, %opt) = @_;
-	my $s = zk_session($node, %opt);
-	$s->value(q{SELECT zk_lock('/warm/' || pg_backend_pid()), zk_unlock_all()});
-	return $s;
 }
 
 # SQL that takes and gives back locks n times (or for "10 s"), each time in one

@@ -46,7 +46,7 @@ use Deadline;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils qw(slurp_file);
 
-our @EXPORT = qw(zk_cluster zk_init zk_foreign_server zk_session zk_session_with zk_counted_session zk_counted_closed zk_library zk_holds zk_until zk_waits zk_wait_waiting zk_wait_queued zk_wait_session zk_wait_hold
+our @EXPORT = qw(zk_cluster zk_init zk_foreign_server zk_session zk_session_with zk_warm_session zk_counted_session zk_counted_closed zk_library zk_holds zk_until zk_waits zk_wait_waiting zk_wait_queued zk_wait_session zk_wait_hold
   zk_locks_left zk_nothing_left zk_leaves_nothing zk_kill zk_commits_hang zk_no_crash zk_end zk_few zk_short zk_is_lost zk_works zk_locks_again zk_cpu_seconds zk_descriptors zk_threads zk_free_descriptor zk_soft_limit zk_set_soft_limit);
 
 # As on most servers, and in the pages of doc/.  initdb, psql and the clients that servers
@@ -119,6 +119,14 @@ sub zk_session_with
 	my ($node, %setting) = @_;
 	$setting{hosts} = $setting{hosts}->hosts if ref $setting{hosts};
 	return zk_session($node, options => join ' ', map { "-c zklock.$_=$setting{$_}" } sort keys %setting);
+}
+
+# The same, connected to ZooKeeper, so that only what is meant is disturbed, or counted
+sub zk_warm_session
+{
+	my $s = zk_session_with(@_);
+	$s->value(q{SELECT zk_lock('/warm/' || pg_backend_pid()), zk_unlock_all()});
+	return $s;
 }
 
 # What a session holds, on any path or on this one, as "exclusive session 1
