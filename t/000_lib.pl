@@ -74,8 +74,7 @@ subtest 'ZkClient and ZooKeeper' => sub {
 	$c->exists($node, 1);
 	is($zk->watch_count . $zk->ephemerals_count, '11', 'watch_count, ephemerals_count');
 	ok($zk->delete($node), 'delete by another session');
-	is_deeply($c->wait_event($TIMEOUT), [ 'deleted', $node ], 'watch');
-	is($c->wait_event(0.05), undef, 'no other');
+	is(arrives($c, 1), '-1', 'watch');
 
 	$c->create($_) for qw(/t /t/b /t/a /t/a/x);
 	$c->create('/c/e', mode => 'ephemeral');
@@ -113,7 +112,7 @@ subtest 'ZkProxy: looking on' => sub {
 	$c->ping;
 	$c->children('/p', 1);
 	$zk->delete('/p');
-	is_deeply($c->wait_event($TIMEOUT), [ 'deleted', '/p' ], 'events pass');
+	is(arrives($c, 1), '-1', 'events pass');
 	$c->exists('/no');
 	is_deeply(
 		[ map { [ @$_[ 1, 2, 4, 5, 7 ] ] } grep { $_->[2] ne 'ping' } $proxy->log ],

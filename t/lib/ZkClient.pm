@@ -87,7 +87,6 @@ sub new
 		hosts => $hosts,
 		xid => 0,
 		buffer => '',
-		events => [],
 		err => 0
 	}, $class;
 
@@ -172,7 +171,6 @@ sub multi
 		  . ($op eq 'create' ? _create_args(%opt) : pack('N', 0xffffffff));
 	}
 	my $answer = $self->_request(++$self->{xid}, 'multi', '', $body . pack('l> C l>', -1, 1, -1));
-	die 'ZkClient: multi: ', $ERR{ $self->{err} } // 'error', " ($self->{err})\n" if $self->{err} != 0;
 	my @created;
 	while (1)
 	{
@@ -192,8 +190,7 @@ sub create_all
 	my ($self, $mode, @nodes) = @_;
 	while (my @some = splice @nodes, 0, 500)
 	{
-		my $body = sub { pack('N/a* N/a* N N N/a* N/a* N', $_[0][0], $_[0][1] // '', 1, @{ (OPEN_ACL)->[0] }, $MODE{$mode}) };
-		$self->_send(pack('l> l>', ++$self->{xid}, $OP{create2}) . $body->($_)) for @some;
+		$self->_send(pack('l> l> N/a*', ++$self->{xid}, $OP{create2}, $_->[0]) . _create_args(mode => $mode, data => $_->[1])) for @some;
 		foreach my $node (@some)
 		{
 			my (undef, undef, $err) = unpack('l> q> l>', $self->_frame($self->_deadline));
@@ -330,7 +327,6 @@ sub reconfig
 	my ($self, %change) = @_;
 	my $body = pack '(a*)3 q>', map({ defined ? pack('N/a*', $_) : pack('l>', -1) } @change{qw(joining leaving)}, undef), -1;
 	$self->_request(++$self->{xid}, 'reconfig', '', $body);
-	die sprintf("ZkClient: reconfig: %s (%d)\n", $ERR{ $self->{err} } // 'error', $self->{err}) if $self->{err};
 	return;
 }
 
@@ -349,7 +345,6 @@ sub add_auth
 {
 	my ($self, $scheme, $credentials) = @_;
 	$self->_request(-4, 'auth', '', pack('N N/a* N/a*', 0, $scheme, $credentials));
-	die "ZkClient: auth $scheme: $ERR{ $self->{err} } ($self->{err})\n" if $self->{err} != 0;
 	return;
 }
 
@@ -358,22 +353,6 @@ sub ping
 	my ($self) = @_;
 	$self->_request(-2, 'ping', '', '');
 	return;
-}
-
-# Wait for a watch to fire.  Returns [type, path], or undef after $timeout
-# seconds.
-sub wait_event
-{
-	my ($self, $timeout) = @_;
-	my $deadline = time + $timeout;
-	until (@{ $self->{events} })
-	{
-		my $frame = eval { $self->_frame($deadline) };
-		last if $@ =~ /^timeout/;
-		die $@ if $@;
-		$self->_event($frame);
-	}
-	return shift @{ $self->{events} };
 }
 
 # End the session: its ephemeral nodes are gone when this returns.
@@ -398,22 +377,18 @@ sub abandon
 
 sub _deadline { return time + $_[0]->{timeout}; }
 
-# Send a request for a path; returns undef for the one error that the caller
-# expects.
+# Send a request for a path.
 sub _call
 {
 	my ($self, $op, $path, $args, $expected) = @_;
-	my $answer = $self->_request(++$self->{xid}, $op, $path, pack('N/a*', $path) . $args);
-	return $answer if $self->{err} == 0;
-	return undef if defined $expected && $self->{err} == $expected;
-	die sprintf("ZkClient: %s %s: %s (%d)\n",
-		$op, $path, $ERR{ $self->{err} } // 'error', $self->{err});
+	return $self->_request(++$self->{xid}, $op, $path, pack('N/a*', $path) . $args, $expected);
 }
 
-# Send one request and return the body of its answer; the code is in {err}.
+# Send one request and return the body of its answer, or undef for the one error that
+# the caller expects; the code is in {err}.
 sub _request
 {
-	my ($self, $xid, $op, $path, $body) = @_;
+	my ($self, $xid, $op, $path, $body, $expected) = @_;
 	my $deadline = $self->_deadline;
 
 	die "ZkClient: $op $path: not connected\n" unless $self->{sock};
@@ -429,23 +404,19 @@ sub _request
 				$body = substr($frame, 16);
 				return 1;
 			}
-			die "answer to $answers instead of $xid\n" if $answers != -1;
-			$self->_event($frame);
+			die "answer to $answers instead of $xid\n" if $answers != -1;    # which is an event
 		}
 	};
-	return $body if $ok;
+	if ($ok)
+	{
+		return $body if $self->{err} == 0;
+		return undef if $self->{err} == ($expected // 0);
+		die sprintf("ZkClient: %s %s: %s (%d)\n", $op, $path, $ERR{ $self->{err} } // 'error', $self->{err});
+	}
 	my $why = $@;
 	$self->abandon;    # whatever is left on the wire is no answer to a later request
 	chomp $why;
 	die "ZkClient: $op $path: $why\n";
-}
-
-sub _event
-{
-	my ($self, $frame) = @_;
-	my ($type, undef, $path) = unpack('x16 l> l> N/a*', $frame);
-	push @{ $self->{events} }, [ $EVENT{$type} // $type, $path ];
-	return;
 }
 
 # Most requests fit into the socket's buffer.
