@@ -115,7 +115,8 @@ sub new
 sub _configure
 {
 	my ($self) = @_;
-	return $self->_write_cfg(
+	return $self->_write(
+		'zoo.cfg',
 		$self->{zoo_cfg} =~ s{^(dataDir=).*}{$1$self->{dir}/data}mr =~
 		  s{^clientPort=.*}{clientPort=$self->{port}\nclientPortAddress=127.0.0.1}mr)
 	  if defined $self->{zoo_cfg};
@@ -135,19 +136,17 @@ sub _configure
 	# an ensemble that can be reconfigured knows where its servers' clients connect
 	delete @config{qw(clientPort clientPortAddress)} if $config{reconfigEnabled};
 
-	return $self->_write_cfg(join '', map({ "$_=$config{$_}\n" } sort keys %config), $self->{servers});
+	return $self->_write('zoo.cfg', map({ "$_=$config{$_}\n" } sort keys %config), $self->{servers});
 }
 
-sub _write_cfg
+sub _write
 {
-	my ($self, $text) = @_;
-	open my $file, '>', $self->_cfg or die "$self->{dir}: $!";
-	print $file $text;
-	close $file or die "$self->{dir}: $!";
+	my ($self, $name, @text) = @_;
+	open my $file, '>', "$self->{dir}/$name" or die "$self->{dir}/$name: $!";
+	print $file @text;
+	close $file or die "$self->{dir}/$name: $!";
 	return;
 }
-
-sub _cfg { return "$_[0]->{dir}/zoo.cfg"; }
 
 # A TCP port that was free a moment ago and is outside the range that the system
 # assigns to clients: otherwise, while a server is down, a client that tries to
@@ -191,9 +190,7 @@ sub start
 
 	# Used later to stop a detached server.
 	$self->{pid} = $self->_launch;
-	open my $file, '>', "$self->{dir}/zookeeper.pid" or die "$self->{dir}: $!";
-	print $file "$self->{pid}\n";
-	close $file;
+	$self->_write('zookeeper.pid', "$self->{pid}\n");
 	$self->wait_ready unless $opt{no_wait};
 	return $self;
 }
@@ -218,7 +215,7 @@ sub _launch
 		'-cp', $CLASSPATH,
 		'org.apache.zookeeper.server.'
 		  . ($self->{servers} || defined $self->{zoo_cfg} ? 'quorum.QuorumPeerMain' : 'ZooKeeperServerMain'),
-		$self->_cfg);
+		"$self->{dir}/zoo.cfg");
 
 	my ($pid) = Child::spawn(\@java, err => $self->{log}, log => 1, map { ($_ => $self->{$_}) } qw(dir env detach));
 	return $pid;
@@ -654,9 +651,7 @@ sub ensemble
 			env => ref $env eq 'CODE' ? $env->($id) : $env,
 			servers => $servers,
 			defined $dir ? (dir => "$dir/$id") : ());
-		open my $file, '>', $node->dir . '/data/myid' or die "myid: $!";
-		print $file "$id\n";
-		close $file;
+		$node->_write('data/myid', "$id\n");
 		$node->{id} = $id;
 		push @nodes, $node;
 	}
