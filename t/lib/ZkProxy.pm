@@ -425,7 +425,6 @@ my $refuse_until;     # an outage ends by itself
 #   queue      frames on their way: { due, bytes, entry, held, cut }
 #   out        bytes that may be written now
 #   handshake  the next frame is the first one
-#   raw        text instead of frames
 #   eof        the sender has closed: close when the queue is empty
 # "asked" has the requests without an answer: { xid, op, path, action }, where the
 # action is that for the answer; the
@@ -563,8 +562,8 @@ sub _accept
 			number => $number,
 			asked => [],
 			aside => { queue => [] },
-			up => { from => $client, to => $server, in => '', out => '', queue => [], handshake => 1, raw => $link },
-			down => { from => $server, to => $client, in => '', out => '', queue => [], handshake => 1, raw => $link }
+			up => { from => $client, to => $server, in => '', out => '', queue => [], handshake => 1 },
+			down => { from => $server, to => $client, in => '', out => '', queue => [], handshake => 1 }
 		};
 		_log($conns{$number}, '.', 'open');
 	}
@@ -599,9 +598,7 @@ sub _read
 		return;
 	}
 
-	# "mntr" and the like are not frames, nor are their answers
-	$_->{raw} = 1 for $way eq 'up' && $d->{handshake} && $d->{in} =~ /^[a-z]{4}/ ? @{$conn}{qw(up down)} : ();
-	if ($d->{raw})
+	if ($link)
 	{
 		_queue($d, $d->{in});
 		$d->{in} = '';
