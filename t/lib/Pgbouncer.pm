@@ -77,14 +77,6 @@ sub direct { return $_[0]->{node}; }
 sub connstr { return "host=127.0.0.1 port=$_[0]->{port} dbname=shop user=postgres"; }
 
 # Its clients, and PostgreSQL, see their connections break.
-sub kill9
-{
-	my ($self) = @_;
-	my $pid = delete $self->{pid} // return;
-	kill 'KILL', $pid;
-	waitpid $pid, 0;
-	Child::forget($pid);
-	return;
-}
+sub kill9 { my ($self) = @_; Child::kill9(delete $self->{pid}) if $self->{pid}; return; }
 
 1;

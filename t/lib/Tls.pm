@@ -29,6 +29,7 @@ package Tls;
 use strict;
 use warnings;
 use File::Temp;
+use PostgreSQL::Test::Utils qw(slurp_file);
 
 sub new
 {
@@ -57,14 +58,7 @@ sub write
 	return;
 }
 
-sub read
-{
-	my ($self, $name) = @_;
-	open my $file, '<', $self->file($name) or die "$name: $!";
-	local $/;
-	return scalar <$file>;
-}
-
+sub read { my ($self, $name) = @_; return slurp_file($self->file($name)); }
 sub copy { my ($self, $from, $to) = @_; return $self->write($to, $self->read($from)); }
 
 sub authority
