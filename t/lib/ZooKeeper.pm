@@ -386,29 +386,20 @@ sub four_letter
 	}
 }
 
-# %mntr, with names without "zk_"
-sub mntr
-{
-	my ($self) = @_;
-	my $text = $self->four_letter('mntr') // die $self->hosts . " did not answer mntr\n";
-	return $text =~ /^zk_(\w+)\t(.*)$/mg;
-}
+sub _told { my ($self, $word) = @_; return $self->four_letter($word) // die $self->hosts . " did not answer $word\n"; }
 
-sub mntr_value
-{
-	my ($self, $name) = @_;
-	my %mntr = $self->mntr;
-	return $mntr{ $name =~ s/^zk_//r };
-}
+# %mntr, with names without "zk_"
+sub mntr { return $_[0]->_told('mntr') =~ /^zk_(\w+)\t(.*)$/mg; }
+sub mntr_value { my ($self, $name) = @_; my %mntr = $self->mntr; return $mntr{$name}; }
 
 # the id of the last transaction
-sub zxid { no warnings 'portable'; return hex(($_[0]->four_letter('srvr') =~ /^Zxid: (\w+)$/m)[0]); }
+sub zxid { no warnings 'portable'; return hex(($_[0]->_told('srvr') =~ /^Zxid: (\w+)$/m)[0]); }
 
 # ids of all sessions as 0x..., or their number in scalar context; on any server
 sub sessions
 {
 	my ($self) = @_;
-	my $dump = $self->four_letter('dump') // die $self->hosts . " did not answer dump\n";
+	my $dump = $self->_told('dump');
 	# after this line the same ids are repeated, with their ephemeral nodes
 	my ($sets) = $dump =~ /(.*?)^ephemeral nodes dump/ms;
 	my %seen = map { $_ => 1 } ($sets // $dump) =~ /^\t(0x[0-9a-f]+)/mg;
@@ -420,8 +411,7 @@ sub sessions
 sub ephemerals
 {
 	my ($self) = @_;
-	my $dump = $self->four_letter('dump') // die $self->hosts . " did not answer dump\n";
-	my ($text) = $dump =~ /^Sessions with Ephemerals[^\n]*\n(.*?)(?:^Connections|\z)/ms;
+	my ($text) = $self->_told('dump') =~ /^Sessions with Ephemerals[^\n]*\n(.*?)(?:^Connections|\z)/ms;
 	my (%found, $session);
 	foreach (split /\n/, $text // '')
 	{
