@@ -251,7 +251,4 @@ $pid = launch(q{zk_lock('/worker'), zk_unlock('/worker')});
 zk_until(sub { gone($pid) }, 'the worker has ended by itself');
 $holder->quit;
 
-kinds_end();
-zk_nothing_left($zk, 'nor is a directory', tree => 1);
-
-done_testing();
+kinds_end(tree => 1);

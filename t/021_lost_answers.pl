@@ -656,5 +656,3 @@ lost 'cut off, its own node and the one before deleted meanwhile: nobody gets in
 is($admin->value(q{SELECT string_agg(DISTINCT who, ', ') FROM t}), 'relies', 'what was committed') if $WHOLE;
 $_->quit for map { ($_->{s}, @{ $_->{behind} // [] }) } @plain, @try, @downgrade;
 kinds_end();
-
-done_testing();

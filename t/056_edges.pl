@@ -660,5 +660,3 @@ for_kinds(
 	});
 
 kinds_end();
-
-done_testing();

@@ -562,5 +562,3 @@ edge "the page's program" => sub {
 };
 
 kinds_end();
-
-done_testing();

@@ -60,14 +60,15 @@ sub kinds_begin
 	return;
 }
 
+# The end of a file, with options of zk_nothing_left
 sub kinds_end
 {
 	$other->close;
 	$admin->quit;
 	$node->stop;
 	zk_no_crash($node);
-	zk_nothing_left($zk, 'nothing is left in ZooKeeper', sessions => 0);
-	return;
+	zk_nothing_left($zk, 'nothing is left in ZooKeeper', sessions => 0, @_);
+	return done_testing();
 }
 
 # Names of other clients' nodes say so, or contain this.
