@@ -302,16 +302,14 @@ sub zk_leaves_nothing
 
 # Kill this process of a server with restart_after_crash, and wait until the server has
 # recovered.  Only its log tells: before the postmaster knows of the crash, it accepts
-# clients that it ends a moment later.  Returns false if the process had just ended.
-# Before it waits, it calls $then.
+# clients that it ends a moment later.  The process may just have ended.
 sub zk_kill
 {
-	my ($node, $pid, $signal, $then) = @_;
+	my ($node, $pid, $signal) = @_;
 	my $said = sub { my ($what) = @_; return scalar(() = slurp_file($node->logfile) =~ /$what/g) };
 	my ($ready, $crash) = ('database system is ready to accept connections', 'terminated by signal|terminating any other active');
 	my %before = map { $_ => $said->($_) } $ready, $crash;
-	kill $signal // 'KILL', $pid or return 0;
-	$then->() if $then;
+	kill $signal // 'KILL', $pid or return;
 	my $gone;
 	zk_until(
 		sub {
@@ -320,7 +318,7 @@ sub zk_kill
 			  || ($gone && time - $gone > 5 && $said->($crash) == $before{$crash});
 		},
 		'the server to recover');
-	return $said->($crash) > $before{$crash};
+	return;
 }
 
 # Let each commit of this server wait for a synchronous standby that does not exist.
@@ -426,13 +424,7 @@ sub zk_free_descriptor
 }
 
 # The soft limit of this process, or undef
-sub zk_soft_limit
-{
-	my ($pid, $what) = @_;
-	open my $from, '-|', 'prlimit', '--pid', $pid, "--$what", '--noheadings', '--raw', '--output', 'SOFT' or return;
-	chomp(my $limit = <$from> // return);
-	return $limit;
-}
+sub zk_soft_limit { my ($pid, $what) = @_; return (`prlimit --pid $pid --$what --noheadings --raw --output SOFT` =~ /(\S+)/)[0]; }
 
 # Whether it has been set
 sub zk_set_soft_limit { my ($pid, $what, $limit) = @_; return system('prlimit', '--pid', $pid, "--$what=$limit:") == 0; }
