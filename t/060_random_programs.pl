@@ -137,19 +137,7 @@ sub answer_of
 	return join ' ', $answer, map { 'warning' } @{ $result->{warnings} };
 }
 
-# These must still wait.
-sub check_blocked
-{
-	my ($system, $model) = @_;
-	foreach my $who (grep { $model->is_blocked($_) } @ALL)
-	{
-		my $s = $system->{session}[$who];
-		differ("$system->{name}: " . name_of($who), 'waits', answer_of($s->wait)) if $s->is_done;
-	}
-	return;
-}
-
-# Poll until the state is as expected.
+# Poll until the state is as expected.  Who waits must still wait.
 sub await_same
 {
 	my ($system, $model, $what, $expected, $look) = @_;
@@ -158,7 +146,11 @@ sub await_same
 	while (1)
 	{
 		my $got = $look->();
-		check_blocked($system, $model);
+		foreach my $who (grep { $model->is_blocked($_) } @ALL)
+		{
+			my $s = $system->{session}[$who];
+			differ("$system->{name}: " . name_of($who), 'waits', answer_of($s->wait)) if $s->is_done;
+		}
 		return if $got eq $expected;
 		differ($what, $expected, $got) if time > $deadline;
 		sleep $pause;
@@ -220,13 +212,6 @@ sub queues_in_model
 		}
 	}
 	return join '; ', @say;
-}
-
-sub await_queues
-{
-	my ($system, $model) = @_;
-	return await_same($system, $model, "$system->{name}: the queues in ZooKeeper", queues_in_model($system, $model),
-		sub { queues_in_zookeeper($system) });
 }
 
 my %token_of;    # place => token
@@ -355,7 +340,7 @@ sub run_step
 
 	# Read twice: data read from several paths is not a snapshot, and a session that
 	# wants several locks may have had, for a moment, places after the first taken one.
-	await_queues($system, $model) for 1, 2;
+	await_same($system, $model, "$system->{name}: the queues in ZooKeeper", queues_in_model($system, $model), sub { queues_in_zookeeper($system) }) for 1, 2;
 	await_pg_locks($system, $model) if $program->{advisory};
 	check_holds($system, $model);
 	return 1;
