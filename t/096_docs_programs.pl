@@ -63,13 +63,8 @@ my %language = (
 
 # Where a package is
 my %package = (
-	'python3-psycopg' => "$modules/psycopg",
-	'python3-psycopg-pool' => "$modules/psycopg_pool",
-	'python3-psycopg2' => "$modules/psycopg2",
-	'python3-sqlalchemy' => "$modules/sqlalchemy",
-	'python3-django' => "$modules/django",
-	'ruby-activerecord' => "$gems/activerecord-*.gemspec",
-	'ruby-pg' => "$gems/pg-*.gemspec",
+	map({ ("python3-$_" => "$modules/" . tr/-/_/r) } qw(psycopg psycopg-pool psycopg2 sqlalchemy django)),
+	map({ ("ruby-$_" => "$gems/$_-*.gemspec") } qw(activerecord pg)),
 	'libhikaricp-java' => "$jars/HikariCP.jar",
 	'libpostgresql-jdbc-java' => "$jars/postgresql.jar",
 	'node-pg' => ($node_modules // '') . '/pg');
