@@ -12,10 +12,10 @@ Torture::Picture - who held what when, as SVG
 
 =head1 DESCRIPTION
 
-Time runs to the right, half a minute in each row.  Each row has a lane for each
-object, with a bar for each hold in its worker's color, and the faults above
-them.  Readers, and who has a place of a semaphore, have narrow bars, beside each
-other.  A bar's tooltip has the details.
+Time runs to the right, eight seconds in each row: as wide as a page.  Each row has a
+lane for each object, with a bar for each hold in the color of its cluster, or client, and
+the faults above them.  Readers, and who has a place of a semaphore, have narrow bars,
+beside each other; the others have their worker's number.  A bar's tooltip has the details.
 
 =cut
 
@@ -27,13 +27,16 @@ use List::Util qw(max min);
 
 use Torture::Schedule;
 
-my $SECONDS = 30;     # per row
-my $SCALE = 48;       # px per second
+my $SECONDS = 8;      # per row
+my $SCALE = 98;       # px per second
 my $LEFT = 90;
-my $LANE = 18;
+my $LANE = 24;
 my $NARROW = 3;       # bars beside each other in a lane
-my $TOP = 70;         # y of the first row
-my $FAULT_LANE = 11;
+my $TOP = 60;         # y of the first row
+my $FAULT_LANE = 15;
+
+# whose hold it is => color
+my @WHOSE = ([ 'first cluster', '#4477aa' ], [ 'second cluster', '#228833' ], [ curator => '#aa3377' ], [ kazoo => '#b8860b' ]);
 
 # track of the fault => color; all others are black
 my %COLOR = (ensemble => '#c62828', network => '#1565c0', directory => '#00838f', process => '#6a1b9a', postgres => '#2e7d32', pooler => '#2e7d32');
@@ -46,7 +49,7 @@ sub draw
 	my ($from, $to) = @opt{qw(from to)};
 	my @objects = @{ $opt{objects} };
 	my $rows = max(1, int(($to - $from) / $SECONDS + 0.999));
-	my @faults = _in_lanes(grep { $_->{begin} < $to && $_->{end} >= $from } @{ $opt{faults} });
+	my @faults = _in_lanes($from, grep { $_->{begin} < $to && $_->{end} >= $from } @{ $opt{faults} });
 	my $fault_lanes = max(1, map { $_->{lane} + 1 } @faults);
 	my $head = $fault_lanes * $FAULT_LANE + 6;
 	my $row_height = $head + @objects * $LANE + 34;
@@ -67,23 +70,21 @@ sub draw
 	};
 	my $y = sub { return $TOP + $_[0] * $row_height; };
 
-	my ($text, $small) = map { qq{font-family="sans-serif" font-size="$_"} } 12, 9;
+	my ($text, $small) = map { qq{font-family="sans-serif" font-size="$_"} } 14, 12;
 	push @svg,
 	  qq{<svg xmlns="http://www.w3.org/2000/svg" width="$width" height="$height" viewBox="0 0 $width $height">},
 	  qq{<rect width="$width" height="$height" fill="#ffffff"/>},
 	  qq{<text x="10" y="20" $text font-weight="bold">} . _escape($opt{title}) . '</text>';
 
 	# the legend
-	my @workers = sort { $a <=> $b } keys %{ { map { $_->{worker} => 1 } @{ $opt{holds} } } };
 	my $x = 10;
-	foreach my $worker (@workers)
+	foreach (@WHOSE)
 	{
-		push @svg, sprintf '<rect x="%d" y="30" width="12" height="12" fill="%s"/><text x="%d" y="40" %s>%d</text>',
-		  $x, _color($worker), $x + 15, $small, $worker;
-		$x += 36;
+		my ($name, $color) = @$_;
+		push @svg, sprintf '<rect x="%d" y="32" width="12" height="12" fill="%s"/><text x="%d" y="43" %s>%s</text>', $x, $color, $x + 16, $small, $name;
+		$x += 32 + 7 * length $name;
 	}
-	push @svg, qq{<text x="$x" y="40" $small>workers; pale: given up or rolled back, framed red: refused or cut off</text>},
-	  qq{<text x="10" y="58" $small>above the lanes: faults, from their begin to their end</text>};
+	push @svg, qq{<text x="$x" y="43" $small>pale: rolled back; framed red: refused or cut off; above: faults</text>};
 
 	foreach my $row (0 .. $rows - 1)
 	{
@@ -94,14 +95,13 @@ sub draw
 			my $lane = $top + $i * $LANE;
 			push @svg,
 			  sprintf('<rect x="%d" y="%d" width="%d" height="%d" fill="%s"/>', $LEFT, $lane, $SECONDS * $SCALE, $LANE, $i % 2 ? '#ffffff' : '#f4f4f4'),
-			  sprintf('<text x="8" y="%d" %s>%d %s</text>', $lane + 13, $small, $objects[$i]{id}, $objects[$i]{kind});
+			  sprintf('<text x="8" y="%d" %s>%d %s</text>', $lane + 16, $small, $objects[$i]{id}, $objects[$i]{kind});
 		}
 		foreach my $second (0 .. $SECONDS)
 		{
 			my $at = $LEFT + $second * $SCALE;
-			push @svg, sprintf '<path d="M%d %dV%d" stroke="#cccccc" stroke-width="%s"/>', $at, $top, $bottom + 4, $second % 5 ? 0.4 : 1;
-			push @svg, sprintf '<text x="%d" y="%d" %s text-anchor="middle">%d s</text>', $at, $bottom + 15, $small, $from + $row * $SECONDS + $second
-			  unless $second % 5;
+			push @svg, sprintf '<path d="M%d %dV%d" stroke="#cccccc" stroke-width="%s"/>', $at, $top, $bottom + 4, $second ? 0.4 : 1;
+			push @svg, sprintf '<text x="%d" y="%d" %s text-anchor="middle">%d s</text>', $at, $bottom + 17, $small, $from + $row * $SECONDS + $second;
 		}
 	}
 
@@ -122,7 +122,7 @@ sub draw
 			  sprintf('<path d="M%.1f %dV%d" stroke="%s" stroke-width="0.8" stroke-dasharray="3 2"/>', $left, $lane, $top + @objects * $LANE, $color),
 			  sprintf('<rect x="%.1f" y="%d" width="%.1f" height="%d" fill="%s" fill-opacity="0.35"><title>%s</title></rect>',
 				$left, $lane, max(2, $wide), $FAULT_LANE - 1, $color, $tip);
-			push @label, sprintf '<text x="%.1f" y="%d" %s fill="%s">%s</text>', $left + 2, $lane + 8, $small, $color, _escape($label) if $first;
+			push @label, sprintf '<text x="%.1f" y="%d" %s fill="%s">%s</text>', $left + 2, $lane + 11, $small, $color, _escape($label) if $first;
 			$first = 0;
 		}
 	}
@@ -150,8 +150,10 @@ sub draw
 			my ($row, $left, $wide) = @$piece;
 			push @svg, sprintf '<rect x="%.1f" y="%d" width="%.1f" height="%d" fill="%s" fill-opacity="%s"%s><title>%s</title></rect>',
 			  $left, $y->($row) + $head + $lane{ $hold->{object} } * $LANE + 3 + $down, max(0.8, $wide), $height,
-			  _color($hold->{worker}), $good ? '0.9' : '0.35',
-			  $bad ? ' stroke="#d50000" stroke-width="1"' : '', $tip;
+			  _color($hold), $good ? '0.9' : '0.35', $bad ? ' stroke="#d50000" stroke-width="1.5"' : '', $tip;
+			push @label, sprintf '<text x="%.1f" y="%d" %s text-anchor="middle" fill="%s">%d</text>',
+			  $left + $wide / 2, $y->($row) + $head + ($lane{ $hold->{object} } + 0.68) * $LANE, $small, $good ? '#ffffff' : '#000000', $hold->{worker}
+			  if $wide > 16 && $height == $LANE - 6;
 		}
 	}
 	return join "\n", @svg, @label, "</svg>\n";
@@ -160,18 +162,23 @@ sub draw
 # Each goes into the first lane with room for it and for its name
 sub _in_lanes
 {
+	my ($from, @faults) = @_;
 	my (@until, @result);
-	foreach my $fault (sort { $a->{begin} <=> $b->{begin} } @_)
+	foreach my $fault (sort { $a->{begin} <=> $b->{begin} } @faults)
 	{
 		my $lane = 0;
 		$lane++ while ($until[$lane] // 0) > $fault->{begin};
-		$until[$lane] = max($fault->{end}, $fault->{begin} + 2.1);
+		$until[$lane] = max($fault->{end}, max($from, $fault->{begin}) + 1.3);    # s, for the longest name
 		push @result, { %$fault, lane => $lane };
 	}
 	return @result;
 }
 
-# hues that are far apart, for any number of workers
-sub _color { return sprintf 'hsl(%d,%d%%,%d%%)', $_[0] * 137.5 % 360, 65, $_[0] % 2 ? 42 : 58; }
+sub _color
+{
+	my ($hold) = @_;
+	my ($client) = grep { $_->[0] eq ($hold->{kind} // '') } @WHOSE;
+	return ($client // $WHOSE[ $hold->{worker} % 2 ])->[1];
+}
 
 1;
