@@ -122,7 +122,9 @@ sub draw
 			  sprintf('<path d="M%.1f %dV%d" stroke="%s" stroke-width="0.8" stroke-dasharray="3 2"/>', $left, $lane, $top + @objects * $LANE, $color),
 			  sprintf('<rect x="%.1f" y="%d" width="%.1f" height="%d" fill="%s" fill-opacity="0.35"><title>%s</title></rect>',
 				$left, $lane, max(2, $wide), $FAULT_LANE - 1, $color, $tip);
-			push @label, sprintf '<text x="%.1f" y="%d" %s fill="%s">%s</text>', $left + 2, $lane + 11, $small, $color, _escape($label) if $first;
+			push @label, sprintf '<text x="%.1f" y="%d" %s fill="%s">%s</text>',
+			  min($left + 2, $width - 7 * length $label), $lane + 11, $small, $color, _escape($label)
+			  if $first;
 			$first = 0;
 		}
 	}
