@@ -123,7 +123,7 @@ sub draw
 			  sprintf('<rect x="%.1f" y="%d" width="%.1f" height="%d" fill="%s" fill-opacity="0.35"><title>%s</title></rect>',
 				$left, $lane, max(2, $wide), $FAULT_LANE - 1, $color, $tip);
 			push @label, sprintf '<text x="%.1f" y="%d" %s fill="%s">%s</text>',
-			  min($left + 2, $width - 7 * length $label), $lane + 11, $small, $color, _escape($label)
+			  min($left + 2, $width - 8 * length $label), $lane + 11, $small, $color, _escape($label)
 			  if $first;
 			$first = 0;
 		}
