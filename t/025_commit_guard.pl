@@ -186,6 +186,13 @@ kill 'CONT', $asleep->pid unless $WHOLE;
 
 # ---------------------------------------------------------- deleted by hand
 
+sub wait_lost
+{
+	my ($session, $count) = @_;
+	zk_until(sub { $session->value(q{SELECT count(*) FROM zk_locks WHERE state = 'lost'}) == $count }, 'lost');
+	return;
+}
+
 # Two tests: false, with one warning that names the path
 sub is_given_back_lost
 {
@@ -255,7 +262,7 @@ subtest 'a node deleted before COMMIT' => sub {
 		else { delete_by_hand($path, $kind->{delete}); }
 		if ($guard =~ /^o(?:n|ff)$/)
 		{
-			zk_until(sub { $session->value(q{SELECT count(*) FROM zk_locks WHERE state = 'lost'}) == $lost }, 'lost');
+			wait_lost($session, $lost);
 			is($session->value(q{SELECT string_agg(DISTINCT mode, ', ' ORDER BY mode) FROM zk_locks WHERE state = 'lost'}),
 				$kind->{lost}, "$name: zk_locks tells what is lost");
 		}
@@ -422,7 +429,7 @@ subtest 'zk_unlock, zk_unlock_shared and zk_semaphore_release of what is lost' =
 		if (ref $call)
 		{
 			delete_by_hand(@$call);
-			zk_until(sub { $session->value(q{SELECT count(*) FROM zk_locks WHERE state = 'lost'}) == $expected }, 'lost');
+			wait_lost($session, $expected);
 		}
 		else
 		{

@@ -49,7 +49,7 @@ my $other = $zk->client;
 # Other clients, which are slow to start
 my %peer = map { $_ => Peer->new($_, $zk, no_wait => 1) } qw(kazoo curator);
 
-sub contenders { return scalar grep { /\d{9}$/ } $other->children("/zklock$_[0]"); }
+sub contenders { return $other->contenders("/zklock$_[0]"); }
 
 # Start that, and wait until there are this many contenders
 sub joins

@@ -175,7 +175,7 @@ $bare->quit;
 
 my $other = $zk->client;
 
-sub contenders { return scalar grep { /\d{9}$/ } $other->children("/zklock$_[0]"); }
+sub contenders { return $other->contenders("/zklock$_[0]"); }
 
 my @COUNTERS = qw(waits timeouts deadlock_checks deadlocks reconnections losses);
 

@@ -200,6 +200,13 @@ sub create_all
 	return;
 }
 
+# How many contenders are in the queue of a lock, whichever client they use
+sub contenders
+{
+	my ($self, $dir) = @_;
+	return scalar grep { /\d{9}$/ } $self->children($dir);
+}
+
 # The paths of its nodes, in order
 sub queue
 {
